@@ -1,46 +1,48 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What each lossy compressor costs in accuracy: it alone, from the first step on, beside fp32 with the same seeds.
+"""Measures the accuracy cost of each lossy compressor, alone and from the first step on, beside fp32 with the same
+seeds.
 
 usage: accuracy.py [--tasks fashion,resnet,text,lstm] [--ranks 2,4] [--seeds 5] [--compressors qsgd:4,...] [--longer]
                    [--dense-first SHARE] [--runs FOLDER] BUILD_FOLDER OUT.json
 
-fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may
-            lose half a point. The rate falls to 0 by the last step: at a constant one single runs differ by points.
-resnet      The same with a small residual network.
-text        A small transformer, AdamW, on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank:
-            perplexity of a byte. A compressor may lose 2 percent.
-lstm        The same with a recurrent network.
+Tasks:
+- fashion: the model of the demo, one epoch of Fashion-MNIST, SGD with momentum; accuracy in percent. A compressor
+  may lose half a point. The rate falls to 0 by the last step: at a constant rate single runs differ by points.
+- resnet: the same with a small residual network.
+- text: a small transformer, AdamW, on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank;
+  perplexity of a byte. A compressor may lose 2 percent.
+- lstm: the same with a recurrent network.
 
-On eight ranks text and lstm have 200 steps. With --longer images are trained for three epochs, and the others for five
-times as many steps: whether what is lost grows or closes.
+On eight ranks text and lstm have 200 steps. With --longer images are trained for three epochs, and the others for
+five times as many steps, to see if the loss of accuracy grows or closes.
 
-Seeds are paired: the same initial values and data for all. The ratio to fp32 is the mean over pairs, `spread` its
-95 % interval (Student's t), and a compressor is admitted (`met`) where all of the interval is within `goal`. The other
-columns:
+Seeds are paired: all trainings have the same initial values and data. The ratio to fp32 is the mean over pairs, and
+`spread` its 95 % interval (Student's t). A compressor is admitted (`met`) if all of the interval is within `goal`.
+The other columns:
 
-steps       How many it takes until the loss (mean of 50 steps) is what fp32's is at three quarters of the way, in
-            relation to fp32's.
-bits        What a rank sent for an element of what is compressed, in relation to 32 for fp32 by the same collectives:
-            counted as it was sent. Tensors that are too small to be compressed are left out.
-error       Of the bucket of which it was largest: norm(p - decode(encode(p))) / norm(p), the median of 32 steps. The
-            larger one of two such windows, from the first step on and from a quarter of the steps on.
-ms          Computation, encoding and decoding of a step, as rank 0 measured them, and `ms_fp32` by turns with it: medians
-            of three processes. `elements`: of all tensors.
+- steps: the number of steps until the loss (mean of 50 steps) is that of fp32 at three quarters of the way, relative
+  to fp32's number.
+- bits: the bits that a rank sends for a compressed element, counted as sent, relative to 32 for fp32 by the same
+  collectives. Tensors that are too small to be compressed are left out.
+- error: the largest error of a bucket, norm(p - decode(encode(p))) / norm(p), as the median of 32 steps. It is the
+  larger one of two such windows, from the first step on and from a quarter of the steps on.
+- ms: computation, encoding and decoding of a step, as measured on rank 0, in turn with `ms_fp32`; medians of three
+  processes. `elements` counts all tensors.
 
-At the end stands, for each task and rate of a link, the admitted compressor that is the first at the loss of fp32, by a
-model in which nothing overlaps and messages have no latency: steps x (ms + bits x elements / rate).
+The output ends, for each task and rate of a link, with the admitted compressor that first reaches the loss of fp32.
+The model assumes that nothing overlaps and messages have no latency: steps x (ms + bits x elements / rate).
 
-The link is not shaped, since only what is learned counts: but for `ms` this benchmark does not mind a busy machine.
-Rows that are not run again are kept as OUT.json has them. The whole takes hours: what --runs FOLDER holds of a call
-that was cut off is not run again.
+The link is not shaped, since only the training result counts: except for `ms`, a busy machine does not disturb this
+benchmark. Rows that are not run again are kept from OUT.json. The whole takes hours: results in --runs FOLDER from
+an interrupted call are reused.
 
-Compressors run with their default parameters unless others are given. Those whose updates have another size get the
-rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer
-then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. Under AdamW
-int3packed and powersgd begin with 80 of them, as in gradtune's jobs. --dense-first gives all compressors that share of
-the steps to begin with, which may be 0 (option `lossy_after`). `bits` and `error` are of steps that are compressed.
+Compressors run with their default parameters unless others are given. Compressors whose updates have another size
+get a suitable rate: votes of signs are 1 for any gradient. dgc contains the momentum, which the optimizer then must
+not have. Its authors begin with dense gradients, and so does dgc here, for a tenth of the steps. Under AdamW
+int3packed and powersgd begin with 80 such steps, as in gradtune's jobs. --dense-first gives all compressors that
+share of dense steps, which may be 0 (option `lossy_after`). `bits` and `error` are over compressed steps.
 """
 import argparse
 import json
@@ -55,17 +57,17 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
 from support.shaped import Bench, plans, save  # noqa: E402
 
-SUMMED = 50  # steps whose mean loss is looked at
-TIMED = 3  # processes of each that are timed
-PROBED = 36  # steps in which one error and what is sent are seen
+SUMMED = 50  # steps in the mean loss
+TIMED = 3  # timed processes of each
+PROBED = 36  # steps for measuring one error and the sent bits
 LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int6", "int5", "int4", "int3",
          "int2", "int8packed", "int4packed", "int3packed", "int2packed", "int8s", "fp8e4m3", "fp8e5m2", "natural",
          "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
 RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
 # Student's t by degrees of freedom.
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-# A task's program and flags, steps by ranks, metric, flags that some compressors need, those that it can not have, and
-# steps that some take before they run, of so many (for AdamW: `dense_first` of engine/core/compressor.h).
+# A task's program and flags, steps by ranks, metric, flags that some compressors need, flags that they cannot have,
+# and dense steps that some take first, out of how many (for AdamW: `dense_first` of engine/core/compressor.h).
 IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234, 8: 117}, "longer": 3, "metric": "accuracy",
           "unit": "%", "without": [], "dense_first": {"dgc": lambda steps: steps // 10},
           "special": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
@@ -74,7 +76,7 @@ BYTES = {"program": "train_text", "steps": {2: 400, 4: 400, 8: 200}, "longer": 5
          "special": {}, "without": ["dgc"], "dense_first": {"powersgd": lambda steps: 80, "int3packed": lambda steps: 80}}
 TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
          "text": {**BYTES, "flags": []}, "lstm": {**BYTES, "flags": ["--model", "lstm"]}}
-IMPORTED = 2  # slot, in the journal, of a strategy that a job starts with
+IMPORTED = 2  # slot, in the journal, of a job's initial strategy
 
 
 def name_of(compressor):
@@ -83,11 +85,11 @@ def name_of(compressor):
 
 @dataclass(frozen=True)
 class Training:
-    """What all compressors of a call have in common, and so the names of their rows."""
+    """The common settings of all compressors in a call, and so of the names of their rows."""
     task: str
     ranks: int
     longer: bool = False
-    dense_first: float = None  # share of the steps; None: what the compressor needs
+    dense_first: float = None  # share of the steps; None: the compressor's own need
 
     def steps(self):
         return TASKS[self.task]["steps"][self.ranks] * (TASKS[self.task]["longer"] if self.longer else 1)
@@ -124,7 +126,7 @@ class AccuracyBench(Bench):
         return words
 
     def once(self, name, run):
-        """What the run returns, or returned in a call before this."""
+        """The result of the run, or of the same run in an earlier call."""
         training = self.training
         file = self.runs / f"{training.task}-{training.ranks}-{training.steps()}-{name}.json"
         if not file.exists():
@@ -134,7 +136,7 @@ class AccuracyBench(Bench):
         return json.loads(file.read_text(encoding="utf-8"))
 
     def proposed_strategy(self, compressor):
-        """One with that compressor in all large buckets, as policy `mergecomp` proposes it."""
+        """A strategy with that compressor in all large buckets, as policy `mergecomp` proposes it."""
         journal = self.folder / f"{compressor}.jsonl"
         flags = ["--fidelity", "lossy", "--policy", "mergecomp", "--compressors", compressor, "--journal", journal]
         self.gradtune("none", [*flags, *self.flags_of(compressor)], 150)
@@ -145,7 +147,7 @@ class AccuracyBench(Bench):
         return found[min(found, key=lambda name: (len(found[name]["buckets"]), name))]
 
     def train(self, seed, compressor=None, strategy=None, flags=(), steps=None, environment=None):
-        """The report. With a strategy that runs from the first step on, which is lossy; without one, fp32 does."""
+        """Returns the report. A given strategy, which is lossy, runs from the first step on; without one, fp32 does."""
         command = [self.program, "--steps", steps or self.training.steps(), "--seed", seed,
                    *self.flags_of(compressor or "none"), *flags]
         variables = {"GRADTUNE_TUNING_BUDGET": "0", **(environment or {})}
@@ -167,11 +169,11 @@ class AccuracyBench(Bench):
         return [self.once(f"{name}-{seed}", lambda seed=seed: run(seed)) for seed in range(seeds)]
 
     def probe(self, compressor, strategy):
-        """What compression loses in one step, and what is sent."""
+        """The error of compression in one step, and the bits sent."""
         errors, sent = [], []
         for begin in (0, self.training.steps() // 4):
             journal = self.folder / f"probe-{begin}.jsonl"
-            # A budget that nothing lossy keeps has the guard tell the error.
+            # With a budget that nothing lossy keeps, the guard reports the error.
             self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], begin + PROBED + 8,
                        {"GRADTUNE_ERROR_BUDGET": "0.001", "GRADTUNE_LOSSY_AFTER": str(begin)})
             entries = entries_of(journal)
@@ -190,13 +192,13 @@ class AccuracyBench(Bench):
                 "elements": sum(math.prod(tensor["shape"]) for tensor in table["tensors"])}
 
     def time_beside_fp32(self, compressor, strategy):
-        """By turns; medians of several processes, since one may be a fifth slower than the next."""
+        """Timed in turn; medians of several processes, since one may be a fifth slower than the next."""
         rounds = [(self.time(), self.time(compressor, strategy)) for _ in range(TIMED)]
         theirs, mine = (statistics.median(timed["ms"] for timed in side) for side in zip(*rounds))
         return {"ms": mine, "ms_fp32": theirs, "elements": rounds[0][0]["elements"]}
 
     def rows(self, compressors, seeds):
-        """One after the other, since each takes minutes."""
+        """Yields one after the other, since each takes minutes."""
         fp32 = self.train_all(seeds)
         for name in compressors:
             if name in self.task["without"]:
@@ -216,7 +218,7 @@ def entries_of(journal):
 
 
 def bits_sent(entries, strategy, ranks):
-    """By a rank for an element, on average over the steps of which the journal tells; fp32 would send 32."""
+    """Bits sent by a rank for an element, on average over the steps in the journal; fp32 would send 32."""
     sent, elements = 0, 0
     for entry in entries:
         if entry.get("kind") != "timing" or entry["slot"] != IMPORTED:
@@ -236,21 +238,21 @@ def smoothed(losses):
 
 
 def steps_to(losses, target):
-    """As a share of all steps; 2 where it is not reached."""
+    """As a share of all steps; 2 if it is not reached."""
     means = smoothed(losses)
     reached = next((i for i, mean in enumerate(means) if mean <= target), None)
     return 2 if reached is None else (reached + SUMMED) / len(losses)
 
 
 def interval(values):
-    """Mean of a normal distribution of which these are samples: 95 % interval."""
+    """The 95 % interval of the mean of a normal distribution with these samples."""
     mean = statistics.mean(values)
     width = T_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return [mean - width, mean + width]
 
 
 def compare(training, name, strategy, fp32, ours, measured):
-    """The row of a compressor; `fp32`, `ours`: what train_all() returns."""
+    """The row of a compressor; `fp32` and `ours` are results of train_all()."""
     values, anchors = ([run["metric"] for run in runs] for runs in (ours, fp32))
     anchor = statistics.mean(anchors)
     ratios = [a / b for a, b in zip(values, anchors)]
@@ -276,8 +278,9 @@ def said(row):
 
 
 def fastest(rows, rate):
-    """Of the rows of a task, the admitted one that is the first at the loss of fp32 on a link of so many bits a second,
-    and how many times sooner it is than fp32, which was timed beside it; None where fp32 is."""
+    """Among the rows of a task, the admitted one that first reaches the loss of fp32 on a link with that many bits a
+    second. Also the factor by which it is faster than fp32, which was timed beside it; None if fp32 is the
+    fastest."""
     def times_sooner(row):
         mine = row["steps"] * (row["ms"] / 1e3 + row["bits"] * row["elements"] / rate)
         return (row["ms_fp32"] / 1e3 + 32 * row["elements"] / rate) / mine

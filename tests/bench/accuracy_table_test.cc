@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The default lists hold what the committed table of accuracies admits, and the guard knows what that table saw.
+// The default lists must be those that the committed table of accuracies admits, and the guard must know that
+// table's errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ namespace {
 using core::OptimizerFamily;
 using nlohmann::json;
 
-// What the committed files of a benchmark say of each training, by name; of two the later one counts.
+// The committed results of a benchmark for each training, by name; of two the later one counts.
 std::map<std::string, json> table(const std::string& benchmark = "-accuracy") {
   std::vector<std::filesystem::path> files;
   for (const auto& file : std::filesystem::directory_iterator(GRADTUNE_RESULTS)) {
@@ -37,8 +38,8 @@ std::map<std::string, json> table(const std::string& benchmark = "-accuracy") {
   return rows;
 }
 
-// Rows of a compressor with its default parameter, in tasks that such an optimizer trained, with as many dense steps
-// first as its jobs have.
+// Rows of a compressor with its default parameter, in tasks with such an optimizer, and with the dense first steps
+// of its jobs.
 std::vector<json> rows_of(const core::CompressorSpec& codec, OptimizerFamily family) {
   const auto tasks = family == OptimizerFamily::sgd ? std::vector{"fashion", "resnet"} : std::vector{"text", "lstm"};
   const int dense = core::traits_of(codec, compress::known_traits())->dense_first;
@@ -60,7 +61,7 @@ std::vector<core::CompressorSpec> lossy_ones(OptimizerFamily family) {
   return lossy;
 }
 
-// Of more steps than it takes to be admitted.
+// The row has more steps than admission requires.
 bool is_longer(const json& row) { return row["name"].get<std::string>().find("times as long") != std::string::npos; }
 
 // All of its interval is beyond the limit.

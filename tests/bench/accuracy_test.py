@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark "accuracy" makes of trainings: intervals, admission, what was sent, and the fastest on a link."""
+"""Tests the evaluation of trainings in the benchmark "accuracy": intervals, admission, bits sent, and the fastest on
+a link."""
 import math
 import unittest
 

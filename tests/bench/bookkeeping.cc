@@ -3,13 +3,13 @@
 //
 // usage: bench_bookkeeping [--parameters 200] [--elements 64] BUILD_FOLDER OUTPUT.json
 //
-// What gradtune itself takes of a step on the thread that trains, for a model of many small parameters, on a group of
-// one rank: no other rank is waited for and nothing is averaged with others. A twin of the model trains beside it,
-// without gradtune, in turns, as the anchor. Rows:
-//   step         step(), in us, beside the optimizer's own; the ratio is of these
-//   share        what step() takes more than the optimizer's own, as a share of a whole step without gradtune
-//   allocations  that step() makes more than the optimizer's own
-//   whole        a whole step: zero_grad, backward, step; the exchange with threads of gradtune's own is in it
+// Measures gradtune's own time in a step on the thread that trains, for a model of many small parameters, on a group
+// of one rank. So no other rank is waited for and nothing is averaged with others. The anchor is a twin of the model
+// that trains in turn with it, without gradtune. Rows:
+// - step: step(), in us, beside the optimizer's own; the ratio is of these
+// - share: the excess of step() over the optimizer's own, as a share of a whole step without gradtune
+// - allocations: the extra allocations of step() over the optimizer's own
+// - whole: a whole step: zero_grad, backward, step; it includes the exchange with gradtune's own threads
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The median over a block of steps; of allocations, which are the same in each step.
+// The median over a block of steps; allocations are the same in each step.
 template <typename Optimizer>
 Measured block(ManyImpl& model, Optimizer& optimizer) {
   constexpr int kSteps = 100;

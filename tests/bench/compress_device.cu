@@ -3,15 +3,16 @@
 //
 // usage: bench_compress_device [--compressors topk:0.01,int8] [--sizes 4096,67108864] BUILD_FOLDER OUTPUT.json
 //
-// How fast compressors are on a CUDA device: encode with error feedback, decode of 1 and of 8 payloads. Values are GB/s
-// of the bytes that an operation has to move (core::HostWork); the anchor is a kernel that reads and writes as many, in
-// one pass of 16-byte accesses, measured in turn with it. The ratio is the median over rounds, its spread the
-// quartiles. Calls follow each other on one stream, so `ms` is what the device takes and not how long a launch takes.
+// Measures the speed of compressors on a CUDA device: encode with error feedback, decode of 1 and of 8 payloads.
+// Values are GB/s of the bytes that an operation has to move (core::HostWork). The anchor is a kernel that reads and
+// writes as many, in one pass of 16-byte accesses, measured in turn with it. The ratio is the median over rounds,
+// its spread the quartiles. Calls follow each other on one stream, so `ms` is the device's time and not that of a
+// launch.
 //
-// Rows "NAME/asking" are the microseconds that the host takes to ask for an encode of the largest size while the device
-// is busy with something else. Such a row is met where the call came back before the device was through.
+// Rows "NAME/asking" are the microseconds that the host takes to request an encode of the largest size while the
+// device is busy with other work. Such a row is met if the call returned before the device was done.
 //
-// Rows "cub" are cub::DeviceSelect with the predicate that the largest elements have, which has to be known before.
+// Rows "cub" are cub::DeviceSelect with the predicate of the largest elements, which has to be known before.
 //
 // Goals: 0.9 of the anchor at 2^26; 8 us at 2^12.
 #include <cuda_runtime.h>
@@ -76,7 +77,7 @@ __global__ void fill_with_numbers(float* out, int64_t n, uint32_t seed) {
   }
 }
 
-// Reads and writes so many units of 16 bytes, each thread of the one as many of the other as fall to it.
+// Reads and writes this many units of 16 bytes, divided evenly over the threads.
 __global__ void pass_memory(const uint4* in, int64_t reads, uint4* out, int64_t writes, uint4* never) {
   uint4 seen{};
   const int64_t most = reads > writes ? reads : writes;
@@ -87,7 +88,7 @@ __global__ void pass_memory(const uint4* in, int64_t reads, uint4* out, int64_t 
     }
     if (i < writes) __stcs(out + i, make_uint4(static_cast<uint32_t>(i), 1, 2, 3));
   }
-  if (seen.x == 0x12345678) *never = seen;  // so that nothing that is read is left out
+  if (seen.x == 0x12345678) *never = seen;  // so that the compiler leaves out no read
 }
 
 __global__ void wait_for(int64_t clocks) {
@@ -114,7 +115,7 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Milliseconds of one call, of so many that follow each other.
+  // Milliseconds of one call, from consecutive calls.
   double ms(const std::function<void()>& call, int repeats) const {
     must(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     for (int i = 0; i < repeats; ++i) call();

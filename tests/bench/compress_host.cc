@@ -4,18 +4,19 @@
 // usage: bench_compress_host [--compressors topk:0.01,int8] [--sizes 4096,67108864] [--operations encode,decode_8]
 //                            [--cores 1,2] BUILD_FOLDER OUTPUT.json
 //
-// How fast compressors are on the host: encode, encode with error feedback, decode of 1, 2 and 8 payloads, on one core
-// and on all. Values are GB/s of the bytes that an operation has to move (core::HostWork); the anchor is a stream
-// kernel that reads and writes the same arrays (in the fastest one of its forms), measured in turn with it, and
-// cut into tasks as it is. The ratio is the median over rounds, its spread the quartiles. What fits into the caches is
-// there before the clock runs, for both. Compressors with state find the one that an encode before has left. Encodes
-// that round at random have a second row, "draws": their random bits alone, measured in turn with them.
+// Measures the speed of compressors on the host: encode, encode with error feedback, decode of 1, 2 and 8 payloads,
+// on one core and on all. Values are GB/s of the bytes that an operation has to move (core::HostWork). The anchor is
+// a stream kernel that reads and writes the same arrays (in its fastest form), measured in turn with it, and cut
+// into the same tasks. The ratio is the median over rounds, its spread the quartiles. Data that fits into the caches
+// is there before the clock runs, for both. Compressors with state find the state of an earlier encode. Encodes that
+// round at random have a second row, "draws": their random bits alone, measured in turn with them.
 //
-// Compressors that leave out zeros get a gradient of which one row in eight is there, and their payloads count as what
-// is used of them.
+// Compressors that leave out zeros get a gradient with one row in eight, and only the used part of their payloads
+// counts.
 //
-// Goals, on all cores at 2^26: a share of the anchor, by what limits the compressor (goal_of); or, where random bits
-// do, to take no more than a tenth longer than these alone. On one core at 2^12: 3 us for what takes one pass.
+// The goals on all cores at 2^26 are a share of the anchor, by the compressor's bottleneck (goal_of). If random bits
+// are the bottleneck, the goal is to take at most a tenth longer than these alone. On one core at 2^12 the goal is 3
+// us for a compressor with one pass.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -45,7 +46,7 @@ constexpr int64_t kSmallest = 1 << 12, kLargest = 1 << 26;
 constexpr double kGoalSmallestMs = 3e-3;
 constexpr double kGoalOfDraws = 0.9;
 
-// What to measure.
+// The measurements to take.
 struct Plan {
   std::vector<core::CompressorSpec> specs;
   std::vector<int64_t> sizes = {kSmallest, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, kLargest};
@@ -59,12 +60,12 @@ double goal_of(const core::HostWork& work, const std::string& operation) {
   switch (work.limit) {
     case core::HostWork::Limit::memory: return 0.85;
     case core::HostWork::Limit::random: return 0.7;
-    case core::HostWork::Limit::selection: return 0.5;  // twice as long as its passes
+    case core::HostWork::Limit::selection: return 0.5;  // it takes twice as long as its passes
   }
   return 1;
 }
 
-// That an operation decodes; 0 of those that encode.
+// The number of payloads that an operation decodes; 0 for encodes.
 int payloads_of(const std::string& operation) {
   return operation.starts_with("decode_") ? std::stoi(operation.substr(7)) : 0;
 }
@@ -110,7 +111,7 @@ class Bench {
     }
   }
 
-  // Of what takes turns with the streams, by its times and theirs.
+  // The speed of an operation that takes turns with the streams, from its times and theirs.
   struct Speed {
     double ms, gb_per_s, ratio, first_quartile, last_quartile;
   };
@@ -196,7 +197,7 @@ std::vector<std::string> split(const std::string& text) {
   return words;
 }
 
-// What the command line asks for; nothing where it does not say so in the words that there are.
+// Reads the command line; nothing if it is not valid.
 std::optional<Plan> parse(std::vector<std::string> words) {
   Plan plan;
   if (words.size() < 2 || words.size() % 2 != 0) return {};
@@ -228,7 +229,7 @@ std::optional<Plan> parse(std::vector<std::string> words) {
   for (const core::CompressorTraits& traits : compress::known_traits()) {
     plan.specs.push_back({std::string(traits.name), traits.parameter_default});
   }
-  plan.specs.push_back({"topk", 0.01});  // which has a goal of its own
+  plan.specs.push_back({"topk", 0.01});  // it has its own goal
   return plan;
 }
 

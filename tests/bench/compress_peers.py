@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compressors beside what PyTorch (whose int8 is FBGEMM's) and NumPy have for the same, in turn, on all cores.
+"""Measures compressors beside the equivalents in PyTorch (whose int8 is FBGEMM's) and NumPy, in turn, on all cores.
 
 usage: compress_peers.py [--rounds 3] BUILD_FOLDER OUT.json
 
-2^26 elements. Peers do a part of what a compressor does: they write no header, feed no error back and, of top-k, do not
-write down what is left. Values are ms of one encode without error feedback.
+There are 2^26 elements. Peers do a part of a compressor's work: they write no header, feed no error back and, for
+top-k, do not write the residual. Values are ms of one encode without error feedback.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ N = 1 << 26
 
 
 def peers(x):
-    """By our compressor: what the peer is called, what it does, and the goal of our time in relation to it."""
+    """For each of our compressors: the peer's name, its work, and the goal of our time relative to it."""
     k = N // 100
     half, bfloat = torch.empty(N, dtype=torch.half), torch.empty(N, dtype=torch.bfloat16)
     array = x.numpy()

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch beside the compressors of a CUDA device, on the same GPU.
+"""Measures PyTorch beside the compressors of a CUDA device, on the same GPU.
 
 usage: compress_torch.py COMPRESS_DEVICE.json OUT.json
 
-COMPRESS_DEVICE.json is what bench_compress_device wrote in this run on this machine. Rows, at each of its sizes:
-  topk    the largest 2 % of elements: torch.topk of magnitudes and the values there
-  int8    8-bit integers with a scale for each 256 elements and error feedback, op by op and by torch.compile
-The value is gradtune's median milliseconds for an encode, its anchor PyTorch's; the spread is that of PyTorch's rounds.
-Goal: topk in half of the time.
+COMPRESS_DEVICE.json is the output of bench_compress_device in this run on this machine. Rows, at each of its sizes:
+- topk: the largest 2 % of elements: torch.topk of magnitudes and the values there
+- int8: 8-bit integers with a scale for each 256 elements and error feedback, op by op and by torch.compile
+
+The value is gradtune's median milliseconds for an encode, its anchor PyTorch's; the spread is that of PyTorch's
+rounds. Goal: topk in half of the time.
 """
 import json
 import statistics
@@ -27,7 +28,7 @@ GOAL_TOPK = 0.5
 
 
 def ms_of(call):
-    """Milliseconds of a call on the device, of several that follow each other; of each round."""
+    """Milliseconds of a call on the device, from several consecutive calls, for each round."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def timed(repeats):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The anchor of the benchmarks: what PyTorch's DistributedDataParallel needs for the jobs of
-examples/train_fashion_mnist, and with `--model text` for that of examples/train_text. With --gradtune,
-what the same script needs under gradtune's Python package.
+"""The anchor of the benchmarks: PyTorch's DistributedDataParallel on the jobs of examples/train_fashion_mnist, and
+with `--model text` on that of examples/train_text. With --gradtune, it runs the same script under gradtune's
+Python package.
 
-Same data, models, seeds and order of samples as the examples; a launcher's variables say which rank
-this is. The report has the examples' form as far as DDP has something to say: {world_size, network,
-steps: [{ms, loss}], accuracy or perplexity}.
+Data, models, seeds and order of samples are those of the examples; a launcher's variables give the rank. The report
+has the examples' form, as far as it applies to DDP: {world_size, network, steps: [{ms, loss}], accuracy or
+perplexity}.
 """
 
 import argparse
@@ -30,8 +30,7 @@ from support import text_job  # noqa: E402
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
 MEAN, DEVIATION = 0.2860, 0.3530
 ONE_BUCKET_MB = 1 << 16
-# DDP gathers gradients anew after the first step, in the order in which they came, and PowerSGD's
-# memory is per bucket.
+# DDP rebuilds its buckets after the first step, in the order of arrival, and PowerSGD's memory is per bucket.
 FIRST_POWERSGD_STEP = 2
 
 
@@ -160,7 +159,7 @@ def normalise(images):
 
 
 def batches(options, rank, world_size):
-    """Endless: each epoch is a permutation, dealt to the ranks; what fills no batch is dropped."""
+    """Endless: each epoch is a permutation, divided among the ranks; a partial batch is dropped."""
     images, labels = load("train")
     epoch = 0
     while True:
@@ -191,8 +190,8 @@ def distribute(model, options):
 
 
 def under_gradtune(optimizer, model, options):
-    """Tunes, unless it starts from a strategy, which it keeps to."""
-    import gradtune  # of the benchmarks that need it
+    """Tunes, unless it starts from a strategy, which it keeps."""
+    import gradtune  # only for benchmarks that need it
 
     pinned = {"strategy": options.strategy, "tuning_budget": 0} if options.strategy else {}
     return gradtune.wrap(optimizer, model, fidelity=options.gradtune, **pinned)

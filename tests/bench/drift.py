@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the tuner does when a job changes under way, on real ranks over a shaped link.
+"""Measures the tuner when a job changes while it runs, on real ranks over a shaped link.
 
 usage: drift.py [--parts link,removed,oscillating,slow-rank] [--runs 3] BUILD_FOLDER OUT.json
 
-link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted: steps from a change of the link to the
-             alarm. Afterwards, at each rate, the strategy that was in force at the end, the best of its search, and the
-             two best that a job found which began at that rate, are timed, pinned, each in runs of its own: what was
-             chosen beside the best, the two timed anew.
-removed      The model at 200 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
-             until a strategy is in force that loses nothing. Whether that is what should happen is told by a row
-             without a goal: the same strategy beside the baseline, pinned, on the link that is not shaped.
-oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
-slow-rank    A rank computes more slowly after tuning: it has to be named, and what is in force in the end must not be
-             slower than what was before, both timed, pinned, once nothing is slow any more.
+Parts:
+- link: `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counts the steps from a change of the link to the
+  alarm. Afterwards, at each rate, several strategies are timed, pinned, each in its own runs. They are the one in
+  force at the end, the best of its search, and the two best of a job that began at that rate. The chosen strategy is
+  compared with the best, both timed anew.
+- removed: the model at 200 Mbit/s commits a lossy strategy; then the link is no longer shaped. Counts the steps
+  until a strategy without loss is in force. A row without a goal shows if that is right: the same strategy beside
+  the baseline, pinned, on the unshaped link.
+- oscillating: 1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the
+  baseline.
+- slow-rank: a rank computes more slowly after tuning. It must be named, and the final strategy must not be slower
+  than the former one, both timed, pinned, after the slowdown has ended.
 
-Rows of parts that are not run are kept as OUT.json has them.
+Rows of parts that are not run are kept from OUT.json.
 """
 import json
 import os
@@ -33,12 +35,12 @@ from support.shaped import (Bench, LiveJob, flags_of_parts, measured_ms, median_
                             raced_strategies, row, save, write_plans)
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
-PATIENCE_STEPS = 1500  # for what follows a change: a new search waits until not having looked has cost as much
+PATIENCE_STEPS = 1500  # after a change: a new search waits until not searching has cost as much
 ROUNDS = 3
 AGAIN = 5  # rounds
 PINNED_STEPS = 30
 FRESH_STEPS = 330  # longer than tuning takes
-REMOVED_COMPRESSOR = "powersgd:64"  # takes longer than what it saves where the link is not shaped
+REMOVED_COMPRESSOR = "powersgd:64"  # takes longer than it saves on an unshaped link
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
 TOLD = (*ALARMS, "audit", "drop committed", "look again", "relation changed", "ranking holds", "ranking changed",
@@ -54,7 +56,7 @@ def last_step(entries):
 
 
 def is_settled(entries):
-    """Decided, and watched for a while since that and all that came of it."""
+    """Tells if the job has decided, and has been watched for a while since its last decision."""
     told = decisions(entries, *TOLD)
     return bool(decisions(entries, *DECIDED)) and last_step(entries) >= told[-1]["step"] + QUIET_STEPS
 
@@ -65,14 +67,14 @@ def told_since(entries, changed):
 
 
 def label_at_the_end(entries):
-    """Of the strategy in force, and nothing for a baseline."""
+    """The label of the strategy in force, and nothing for a baseline."""
     kept = decisions(entries, *DECIDED, "drop committed")
     return kept[-1]["label"] if kept and kept[-1]["what"] in ("commit", "keep committed") else None
 
 
 def change(job, rate):
-    """Sets the rate; the entries once it was looked again and things settled, the step of the change, and that of the
-    alarm, if there was one."""
+    """Sets the rate. Returns the entries after the tuner has looked again and settled, the step of the change, and
+    that of the alarm, if there was one."""
     before = len(decisions(job.entries(), "look again"))
     moment = job.set_rate(rate)
     at_least = last_step(job.entries())
@@ -94,7 +96,7 @@ def baseline(bench, rate, model=()):
 
 
 def pinned(bench, rate, files, rounds=ROUNDS, model=(), steps=PINNED_STEPS):
-    """Median steps of strategies that run by themselves, one for each round."""
+    """Median steps of strategies that run alone, one for each round."""
     times = {label: [] for label in files}
     for _ in range(rounds):
         for label, file in files.items():
@@ -104,7 +106,7 @@ def pinned(bench, rate, files, rounds=ROUNDS, model=(), steps=PINNED_STEPS):
 
 
 def fresh(bench, rate):
-    """The two fastest strategies, pinned once, of those that a job raced or committed which knows no other rate."""
+    """The two fastest strategies, pinned once, among those that a job at this rate alone raced or committed."""
     exported, journal = bench.folder / f"fresh-{rate}.json", bench.folder / f"fresh-{rate}.jsonl"
     bench.gradtune(rate, ["--fidelity", "lossy", "--export", exported, "--journal", journal], FRESH_STEPS)
     entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
@@ -116,7 +118,7 @@ def fresh(bench, rate):
 
 
 def candidates(bench, entries, tag, since, chosen):
-    """Files of the best that was measured since that step, and of what was chosen."""
+    """Files of the best strategy measured since that step, and of the chosen one."""
     measured = measured_ms(entries, since)
     near = sorted(measured, key=measured.get)[:1]
     return write_plans(entries, dict.fromkeys(near + ([chosen] if chosen else [])), bench.folder, tag)
@@ -146,7 +148,7 @@ def link(bench, runs, rows):
             times = pinned(bench, rate, files)
             medians = {label: statistics.median(values) for label, values in times.items()}
             mine, best = chosen or "baseline", min(medians, key=medians.get)
-            if best != mine:  # of several with noise the fastest looks faster than it is
+            if best != mine:  # with noise the fastest of several looks faster than it is
                 times = pinned(bench, rate, {label: files[label] for label in (mine, best)}, AGAIN)
                 medians = {label: statistics.median(values) for label, values in times.items()}
             row(rows, f"link: run {run}, at {rate}: chosen / best pinned ({best})", medians[mine], medians[best],
@@ -210,7 +212,7 @@ def slow_rank(bench, runs, rows):
             raise job.failed("no decision")
         before = label_at_the_end(job.entries())
         at_least = last_step(job.entries())
-        slow_core = max(os.sched_getaffinity(0))  # the last rank's; somebody else computes there too
+        slow_core = max(os.sched_getaffinity(0))  # the last rank's core; another process computes there too
         busy = subprocess.Popen(["taskset", "-c", str(slow_core), sys.executable, "-c", "while True: pass"])
         try:
             job.wait(lambda entries: decisions(entries, "straggler") or last_step(entries) > at_least + 300, 300)
@@ -239,7 +241,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(flags.build, folder)
         for part in flags.parts:
-            for _ in parts[part](bench, flags.runs, flags.rows):  # after each run
+            for _ in parts[part](bench, flags.runs, flags.rows):  # saved after each run
                 save(flags.out, flags.rows)
 
 

@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The guard of compression (tuner/error_budget.h): healthy trainings that it has to leave alone, and faults that it has
-to find.
+"""Measures the guard of compression (tuner/error_budget.h) on healthy trainings, which it must leave alone, and on
+faults, which it must find.
 
 usage: guard.py [--parts healthy,faults] [--steps 2000] [--only TEXT] BUILD_FOLDER OUT.json
 
-healthy  Twenty trainings on two ranks, of four models, with the compressors of the default lists: SGD on Fashion-MNIST
-         and AdamW on a text, at a constant rate, with warm-up and cosine decay, with a rate that falls to a tenth, and
-         with batches that grow to four times their size. The strategy is imported, and runs from the first step on or
-         from step 150 on. `value`: what the guard found, which has to be nothing. `error`: the largest median of 32
-         errors of a bucket on rank 0 in the whole training; `residual`: the same of norm(residual) / norm(gradient).
-faults   Trainings in which something begins to fail at step 600, on all ranks or on rank 1 alone:
-           decoder    every element is decoded to the place behind its own
-           residual   what an encoder keeps is forgotten (rank 1)
-           scale      one block of 64 elements is decoded to twice its value (rank 1)
-           rate       the learning rate is 30 times as high
-         `value`: steps until the guard found it. `goal`: 64.
+Parts:
+- healthy: twenty trainings on two ranks, of four models, with the compressors of the default lists. They use SGD on
+  Fashion-MNIST and AdamW on a text. The rate is constant, has warm-up and cosine decay, or falls to a tenth, or
+  batches grow to four times their size. The strategy is imported, and runs from the first step on or from step 150
+  on. `value` is the guard's finding, which must be empty. `error` is the largest median of 32 errors of a bucket on
+  rank 0 in the whole training; `residual` is the same of norm(residual) / norm(gradient).
+- faults: trainings in which a fault begins at step 600, on all ranks or on rank 1 alone. `value` is the number of
+  steps until the guard found it. `goal`: 64. The faults are:
+  - decoder: every element is decoded to the place behind its own
+  - residual: an encoder loses its residual (rank 1)
+  - scale: one block of 64 elements is decoded to twice its value (rank 1)
+  - rate: the learning rate is 30 times as high
 
-Rows that are not run again are kept as OUT.json has them; --only runs those with TEXT in their name.
+Rows that are not run again are kept from OUT.json; --only runs those with TEXT in their name.
 """
 import argparse
 import json
@@ -50,9 +51,9 @@ class Training:
     task: str
     compressor: str
     schedule: str = "constant"
-    first: int = 0  # step that the strategy runs from
+    first: int = 0  # first step of the strategy
     fault: str = ""
-    rank: int = -1  # that fails; -1: all
+    rank: int = -1  # rank with the fault; -1: all
 
     def name(self):
         where = f"{self.task}, {self.compressor}"
@@ -79,10 +80,10 @@ class GuardBench:
     def __init__(self, build, folder):
         self.program = build / "tests" / "bench" / "guard_rank"
         self.folder = folder
-        self.plain = {}  # by task: an exported strategy, to be given other options
+        self.plain = {}  # by task: an exported strategy, which then gets other options
 
     def launch(self, flags, environment):
-        """Runs the ranks; the output of rank 0."""
+        """Runs the ranks; returns the output of rank 0."""
         port = free_port()
         processes = [subprocess.Popen([self.program, *map(str, flags)], stdout=subprocess.PIPE, text=True,
                                       env={**os.environ, "OMP_NUM_THREADS": "1", "GRADTUNE_QUIET": "true",
@@ -102,7 +103,7 @@ class GuardBench:
             self.plain[training.task] = json.loads(file.read_text(encoding="utf-8"))
         strategy = json.loads(json.dumps(self.plain[training.task]))
         option = OPTIONS[training.compressor]
-        # Collectives of a bucket follow one another, as the program has them.
+        # Collectives of a bucket keep the sequence of the program.
         at = [place for place, step in enumerate(option.split(": ")[-1].split()) if step.startswith("all_")]
         for bucket in strategy["buckets"]:
             bucket["option"] = option

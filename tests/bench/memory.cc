@@ -3,11 +3,11 @@
 //
 // usage: bench_memory BUILD_FOLDER OUTPUT.json
 //
-// What gradtune allocates on one rank under a strategy, for the demo's model (8.55 M parameters) and one of
-// 110 M (BERT base): gradient arenas, the pool (payloads, staging, scratch, what collectives bring), residuals and
-// state. It is counted, not measured: all of it is known once a strategy is compiled. The anchor is the gradient in
-// fp32, which is the arena; buckets of 25 MiB, or an eighth of a smaller model. Once with all memory on the host, and
-// once with gradients on a device and communicators of the host, in each space.
+// Counts gradtune's memory on one rank under a strategy, for the demo's model (8.55 M parameters) and one of 110 M
+// (BERT base): gradient arenas, the pool (payloads, staging, scratch, received data), residuals and state. It is
+// counted, not measured: everything is known once a strategy is compiled. The anchor is the gradient in fp32, which
+// is the arena. Buckets have 25 MiB, or an eighth of a smaller model. There are rows for all memory on the host, and
+// for gradients on a device with communicators of the host, in each space.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -36,13 +36,13 @@ const std::vector<std::pair<std::string, std::string>> kPrograms = {
     {"int8 two_step", "int8: encode@device all_to_all decode@device encode@device all_gather decode@device"},
     {"topk:0.01 gather", "topk:0.01: encode@device all_gather decode@device"}};
 
-// As c10d's communicator over Gloo: every rank's part, to be added up.
+// As for c10d's communicator over Gloo: every rank's part, to be added up.
 int64_t scratch_bytes(const comm::Collective& collective, int ranks) {
   if (collective.kind != comm::Collective::Kind::reduce_scatter) return 0;
   return collective.count * comm::bytes_per_element(collective.type) * ranks;
 }
 
-// In each space. The gradients are on `device`, unless that is null; communicators are the host's.
+// Bytes in each space. The gradients are on `device`, unless that is null; communicators are the host's.
 core::PerSpace<int64_t> allocated_bytes(core::GradientTable table, const std::string& option, int ranks,
                                         exec::Device* device) {
   const core::Space space = device == nullptr ? core::Space::host : core::Space::cuda;

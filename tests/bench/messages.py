@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small collectives of gradtune's communicator beside c10d's own over Gloo, in the same processes, in blocks by turns.
+"""Measures small collectives of gradtune's communicator beside c10d's own over Gloo, in the same processes, in
+alternating blocks.
 
 usage: messages.py BUILD_FOLDER OUT.json
 
-On 2 x 1 ranks, and on 2 x 2; where the machine has no more cores than ranks each rank has one for all of its threads,
-as has one that computes with all others. Told are the median of a block, and the nine-tenth of its times. A message of
-512 bytes takes what waking a few threads takes, some tens of microseconds each.
+It runs on 2 x 1 ranks and on 2 x 2. If the machine has no more cores than ranks, each rank has one core for all of
+its threads, like a rank whose other cores compute. Results are the median of a block, and the 90th percentile of its
+times. A message of 512 bytes takes the time of waking a few threads, some tens of microseconds each.
 """
 import json
 import statistics

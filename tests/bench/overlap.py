@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Option forward_overlap: step times with and without it, beside PyTorch DDP and a fixed partition, on shaped links.
+"""Measures option forward_overlap: step times with and without it, beside PyTorch DDP and a fixed partition, on
+shaped links.
 
 usage: overlap.py [--parts large-first,large-last,transformer] [--rates 200mbit,500mbit,1gbit] [--delays none,5ms]
                   [--rounds 3] [--steps 50] [--tuning 260] BUILD_FOLDER OUT.json
 
 For each model, rate and delay, all at fidelity `exact`:
-1. `auto` tunes without and with the option and exports what it committed to; its journals hold what it predicted.
-2. Rounds: DDP with buckets of 25 and of 5 MB, and pinned strategies, one fresh pair of processes each, one after the
-   other:
-     without    what was committed without the option
-     with       what was committed with it
-     late       what was committed without it, but every bucket is due at the next forward pass
-     partition  as ByteScheduler has it: pieces of 1 MB, whatever their size in time, each sent when it is ready, due
-                at the next forward pass
-   The value of a row is the median over rounds of the median step; ratios are taken inside a round; their spread is
-   their range.
+1. `auto` tunes without and with the option and exports the committed strategy; its journals hold its predictions.
+2. Rounds run DDP with buckets of 25 and of 5 MB, and pinned strategies, one fresh pair of processes each, one after
+   the other. The strategies are:
+   - without: the one committed without the option
+   - with: the one committed with it
+   - late: the one committed without it, but every bucket is due at the next forward pass
+   - partition: that of ByteScheduler: pieces of 1 MB, for any duration, each sent when it is ready, due at the next
+     forward pass
 
-Rows `prediction` have the predicted step as their anchor. The goal of `with / without` is 1.01, and 0.95 where the best
-prediction is better by 5 % or more with the option. Rows of parts that are not run are kept as OUT.json has them.
+The value of a row is the median over rounds of the median step; ratios are taken inside a round; their spread is
+their range.
+
+Rows `prediction` have the predicted step as their anchor. The goal of `with / without` is 1.01, and 0.95 if the best
+prediction is better by 5 % or more with the option. Rows of parts that are not run are kept from OUT.json.
 """
 import argparse
 import json
@@ -38,7 +40,7 @@ WARM_UP = 12  # steps, of which five are observed
 PIECE = 1 << 18  # elements
 ON = {"GRADTUNE_FORWARD_OVERLAP": "true"}
 PINNED = {"GRADTUNE_TUNING_BUDGET": "0"}
-GOAL_WORSE, GOAL_PREDICTED = 1.01, 0.95  # with what was committed, beside without
+GOAL_WORSE, GOAL_PREDICTED = 1.01, 0.95  # for the strategy committed with the option, beside without
 
 
 class OverlapBench(Bench):
@@ -60,7 +62,7 @@ class OverlapBench(Bench):
         return self.cluster(self.rate, command, environment)
 
     def tune(self, name, steps, environment):
-        """The exported strategy and the journal."""
+        """Returns the exported strategy and the journal."""
         strategy, journal = self.folder / f"{name}.json", self.folder / f"{name}.jsonl"
         report = self.train(steps, ["--policy", "auto", "--export", strategy, "--journal", journal], environment)
         print(f"{self.model}, {self.rate}, {self.delay}: {name}: {report['baseline_ms']:.1f} -> "
@@ -94,7 +96,7 @@ def partition(strategy, path):
 
 
 def predictions(rows, name, entries):
-    """Of the strategies that were predicted before they ran; how far they were off."""
+    """The error of the model for strategies that were predicted before they ran."""
     predicted = decided_values(entries, "predict")
     errors = []
     for label, ms in measured_ms(entries).items():

@@ -3,12 +3,13 @@
 //
 // usage: bench_overlap_cost [--rounds 21] BUILD_FOLDER OUTPUT.json
 //
-// What option forward_overlap takes of a training step, on one rank and one core: no other rank is waited for, so that
-// nothing is gained. Twins of a transformer of 3.2 M parameters in 52 tensors train in turns. Rows are whole steps:
-//   off    forward_overlap false, beside a twin without gradtune
-//   ready  forward_overlap true, and no bucket is late; beside `off`
-//   on     ... and all buckets are; beside `off` with the same buckets
-//   watch  the forward pass alone with a watch armed for all of it, beside one without
+// Measures the cost of option forward_overlap in a training step, on one rank and one core: no other rank is waited
+// for, so nothing is gained. Twins of a transformer of 3.2 M parameters in 52 tensors train in turn. Rows are whole
+// steps:
+// - off: forward_overlap false, beside a twin without gradtune
+// - ready: forward_overlap true, and no bucket is late; beside `off`
+// - on: forward_overlap true, and all buckets are late; beside `off` with the same buckets
+// - watch: the forward pass alone with a watch armed for all of it, beside one without
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@
 namespace gradtune::bench {
 namespace {
 
-constexpr int kBlock = 6;  // steps of one twin, one after the other
+constexpr int kBlock = 6;  // consecutive steps of one twin
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -86,7 +87,7 @@ std::string strategy_file(const torch::nn::Module& module, bool late, const std:
   return path;
 }
 
-// A model that trains by itself, and how.
+// A model that trains alone, and its settings.
 class Twin {
  public:
   explicit Twin(const torch::Tensor& text) : text_(text), sgd_(model_->parameters(), Sgd(1e-3).momentum(0.9)) {}
@@ -196,7 +197,7 @@ int run(int argc, char** argv) {
     for (size_t t = 0; t < turns.size(); ++t) {
       const auto& [values, block] = turns[r % 2 == 0 ? t : turns.size() - 1 - t];
       const double ms = block();
-      if (r >= 0) values->push_back(ms);  // before that it gets warm, and what forward reads is observed
+      if (r >= 0) values->push_back(ms);  // earlier rounds warm up, and observe the reads of forward
     }
   }
   std::printf("late updates: %ld\n", static_cast<long>(on.late_updates()));

@@ -3,17 +3,19 @@
 //
 // usage: bench_planning [TRACE...] BUILD_FOLDER OUTPUT.json
 //
-// Without TRACE: tests/data/traces but ncf, whose times are of no use.
+// Without TRACE it uses tests/data/traces except ncf, whose times are unusable.
 //
-// How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
-// published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
-// of the second kind say how far the plan's step is from the exact optimum of partition and options; those of the third
-// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those
-// of the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from
-// pieces; those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
-// Without TRACE also, for steps that go on into the next forward pass (tests/policies/published_forward.h): how long
-// planning takes, with US-Byte's search as the anchor, and what the step takes, with the best published schedule as the
-// anchor; and planning for all traces as one model.
+// Measures the duration of planning on one core, for each trace (and for all of them as one model of more tensors),
+// under the published cost model. The kinds of rows are:
+// - ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1
+// - the distance of the plan's step from the exact optimum of partition and options
+// - operations of buckets that the timeline replays in a second, for per-tensor buckets of a two-step program
+// - the time to plan again once a link has changed, under the cost model of programs and from pieces
+// - the time that all ranks of a running job wait for a round of `auto`, in steps of its baseline
+// - without TRACE, for steps that continue into the next forward pass (tests/policies/published_forward.h): the
+//   planning time, with US-Byte's search as the anchor, and the step time, with the best published schedule as the
+//   anchor
+// - without TRACE, planning for all traces as one model
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -42,8 +44,8 @@ namespace {
 
 constexpr int kSamples = 31;
 constexpr double kGoalMs = 10, kGoalLargeMs = 50, kGoalGap = 1.01;
-constexpr size_t kLarge = 200;      // tensors, beyond which the second goal holds
-constexpr size_t kMostExact = 250;  // beyond, the exact optimum takes minutes
+constexpr size_t kLarge = 200;      // tensors, above which the second goal holds
+constexpr size_t kMostExact = 250;  // above this, the exact optimum takes minutes
 const policies::PublishedCost kCosts[] = {{.compressor = "dgc", .intra = "pcie", .two_level = true},
                                           {.compressor = "randomk", .intra = "nvl"},
                                           {.compressor = "efsignsgd", .intra = "nvl", .machines = 4}};
@@ -141,7 +143,7 @@ void measure_timeline(const tuner::TraceFile& trace, std::vector<Row>& rows) {
               median * 1e-6, kGoal * 1e-6);
 }
 
-// The link of a job of 8 ranks is half as fast as it was: a cost model for it, and a plan.
+// The link of a job of 8 ranks is half as fast as before: fits a cost model for it, and plans.
 void measure_replanning(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   constexpr double kGoalReplanMs = 1;
   const core::CompressorSpec none{"none"}, bf16{"bf16"};
@@ -186,8 +188,8 @@ void measure_replanning(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   std::printf("%-70s %8.2f ms (goal %.0f)\n", name.c_str(), median, kGoalReplanMs);
 }
 
-// What all ranks wait for at the end of a round of a live `auto`: the model is fitted, plans are made and refined. 8
-// ranks with two workers on the host, a link on which messages travel, top-k.
+// The time that all ranks wait at the end of a round of a live `auto`: the model is fitted, plans are made and
+// refined. There are 8 ranks with two workers on the host, a link on which messages travel, and top-k.
 void measure_rounds(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   const std::vector<core::CompressorSpec> codecs = {{"none"}, {"bf16"}, {"topk", 0.01}};
   policies::testing::TimelineJob job{.knowledge = {.table = trace.table,
@@ -272,7 +274,7 @@ void measure_published_forward(std::vector<Row>& rows) {
   }
 }
 
-// One behind the other, as a model that is as deep as all of them.
+// One behind the other, as a model as deep as all of them together.
 void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
   all.model += (all.model.empty() ? "" : "+") + trace.model;
   const double begin_us = all.table.tensors.empty() ? 0 : all.table.tensors.back().ready_us;

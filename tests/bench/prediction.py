@@ -1,28 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far the model of policy `auto` is off, and what that costs: predicted beside measured step times on shaped links.
+"""Measures the error of policy `auto`'s model, and its cost: predicted beside measured step times on shaped links.
 
 usage: prediction.py [--parts plain,delayed,ranks,win,packing,training] BUILD_FOLDER OUT.json
 
-Most jobs have recorded computation: forward, backward and update are slept, gradients become ready when they did in a
-recording, and communication and compression are real, so that two cores hold eight ranks. A job goes the way of a live
-`auto`: baselines, fitted model, rounds, choice. Then the model predicts strategies that it has not seen (the best
-fusions under one compressor, plans for each tensor, pinned ones), and all are measured in the same processes, in blocks
-by turns.
+Most jobs have recorded computation: forward, backward and update sleep, gradients become ready at recorded times,
+and communication and compression are real. So two cores can host eight ranks. A job follows a live `auto`:
+baselines, fitted model, rounds, choice. Then the model predicts strategies that it has not seen (the best fusions
+under one compressor, plans for each tensor, pinned ones). All are measured in the same processes, in alternating
+blocks.
 
-plain     three models at three rates, two ranks
-delayed   the same with a delay
-ranks     four and eight ranks on two nodes
-win       2 x 2 ranks at 200 Mbit/s, a model of large and small tensors: `auto` beside the best fusion and the best plan
-          for each tensor
-packing   the three models at two rates, where all compressors are packed: how much they send depends on the gradients,
-          which are normally distributed
-training  real training (examples/train_fashion_mnist) under `auto`, predicted and measured as its journal has them
+Parts:
+- plain: three models at three rates, two ranks
+- delayed: the same with a delay
+- ranks: four and eight ranks on two nodes
+- win: 2 x 2 ranks at 200 Mbit/s, a model of large and small tensors: `auto` beside the best fusion and the best plan
+  for each tensor
+- packing: the three models at two rates, with packed compressors only: their payload sizes depend on the gradients,
+  which are normally distributed
+- training: real training (examples/train_fashion_mnist) under `auto`, with predictions and measurements from its
+  journal
 
-Rows of strategies have predicted step times as anchors; those of jobs, and of the parts together, say how far off the
-median and the 90th percentile are, and `auto` beside the best strategy of the job. Rows of parts that are not run are
-kept as OUT.json has them.
+Rows of strategies have predicted step times as anchors. Rows of jobs, and of all parts together, have the median and
+the 90th percentile of the error, and `auto` beside the best strategy of the job. Rows of parts that are not run are
+kept from OUT.json.
 """
 import json
 import statistics
@@ -35,7 +37,7 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 from support.shaped import Bench, decided_values, flags_of_parts, measured_ms, row, save  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent / "models"
-REST_MS = {"vgg": 35, "transformer": 18, "mixed": 30}  # of a step, beside what lies between gradients, as recorded
+REST_MS = {"vgg": 35, "transformer": 18, "mixed": 30}  # of a step, in addition to the recorded time between gradients
 RATES = ("200mbit", "500mbit", "1gbit")
 DELAY = "5ms"
 GOAL_MEDIAN, GOAL_P90, GOAL_REGRET, GOAL_WIN = 0.05, 0.10, 1.03, 0.95
@@ -46,14 +48,14 @@ def p90(values):
 
 
 class Predictions:
-    """Jobs, their rows, and what came of all of them."""
+    """Jobs, their rows, and the results of all of them."""
 
     def __init__(self, bench, build, rows, out):
         self.bench, self.rows, self.out = bench, rows, out
         self.program = build / "tests" / "bench" / "recorded_job"
 
     def job(self, part, model, rate, delay="none", nodes=2, ranks_per_node=1, flags=()):
-        """Runs one and adds its rows: of each strategy that the model had not seen, and of `auto`."""
+        """Runs one and adds its rows: for each strategy that the model had not seen, and for `auto`."""
         self.bench.count += 1
         out = self.bench.folder / f"job{self.bench.count}.json"
         shape = [] if delay == "none" else ["--delay", delay]
@@ -98,7 +100,7 @@ def ranks(predictions):
 
 
 def win(predictions):
-    """Where the planner predicts a gain of 10 % and more, 5 % are to be measured."""
+    """If the planner predicts a gain of 10 % or more, 5 % must be measured."""
     for compressors, delay in (("bf16", "none"), ("topk:0.01", "none"), ("topk:0.01", DELAY)):
         job = predictions.job("win", "mixed", "200mbit", delay, ranks_per_node=2, flags=["--compressors", compressors])
         mine = job["arms"][0]
@@ -127,7 +129,7 @@ def packing(predictions):
 
 
 def training(predictions):
-    """Of a live run: the candidates of each round, predicted before they ran."""
+    """A live run: the candidates of each round, predicted before they ran."""
     bench = predictions.bench
     for rate in ("200mbit", "1gbit"):
         bench.count += 1

@@ -1,27 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a step takes from Python: plain, under PyTorch DDP, and under gradtune with its baseline pinned and while it tunes.
+"""Measures a step from Python: plain, under PyTorch DDP, and under gradtune with its baseline pinned and while it
+tunes.
 
 usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] [--links 1gbit,200mbit]
                  BUILD_FOLDER OUT.json
 
-Each way trains in processes of its own, so that none finds the heap as another one left it. They take turns: in a round
-each does so many steps, with a model of the same values, while the others wait. A row is the median over rounds of the
-round's median step; ratios are taken inside a round, their spread is their range. Ranks are on loopback, a thread each,
-at fidelity exact.
+Each variant trains in its own processes, so that none inherits the heap of another. They take turns: in a round each
+runs the given steps, with a model of the same values, while the others wait. A row is the median over rounds of the
+round's median step; ratios are taken inside a round, their spread is their range. Ranks are on loopback, with one
+thread each, at fidelity exact.
 
-tensors      100 layers with 16 x 16 weights and 16 biases: what a tensor costs
-resnet18     11.2 M parameters, 2 images of 32 x 32
-transformer  10 M parameters, 4 layers, 2 x 32 tokens
+Models:
+- tensors: 100 layers with 16 x 16 weights and 16 biases: the cost of a tensor
+- resnet18: 11.2 M parameters, 2 images of 32 x 32
+- transformer: 10 M parameters, 4 layers, 2 x 32 tokens
 
-`front`: what the step hooks take, which tell gradtune before and after an update; of one rank, so that nobody waits.
+`front`: the time of the step hooks, which tell gradtune before and after an update; on one rank, so that nothing
+waits.
 
-With --links (as root) also examples/train_text and the same job in Python (ddp_train.py) on two nodes with a shaped link
-between them, each in fresh processes, which take turns. gradtune tunes with its defaults, from C++ and from Python, each
-once; rounds then run what it came to. The anchor is DDP with the faster one of its 16-bit hooks. `from Python / from
-C++` is by how much of DDP's step they differ, and `one rank` by how much they do where one rank computes alone: what the
-two languages take for the model itself.
+With --links (as root) it also runs examples/train_text and the same job in Python (ddp_train.py). They run on two
+nodes with a shaped link between them, each in fresh processes, which take turns. The tuning has default options,
+from C++ and from Python, once each; rounds then run the resulting strategies. The anchor is DDP with the faster one
+of its 16-bit hooks. `from Python / from C++` is their difference as a share of DDP's step. `one rank` is the same
+for one rank that computes alone: the cost of the model itself in the two languages.
 """
 import argparse
 import json
@@ -92,8 +95,8 @@ MODELS = {"tensors": make_tensors, "resnet18": make_resnet18, "transformer": mak
 
 
 def train_on_a_rank(name, way):
-    """For each line of standard input does so many steps as it says, the first few unasked. Rank 0 then prints their
-    median in ms, and at the end what the step hooks took."""
+    """For each line of standard input it runs the given number of steps; the first few run unasked. Rank 0 then
+    prints their median in ms, and at the end the time of the step hooks."""
     import gradtune
     import torch
     import torch.distributed as dist
@@ -139,7 +142,7 @@ def train_on_a_rank(name, way):
 
 
 def time_hooks(optimizer, took_ms):
-    """Each step hook of the optimizer tells how long it took; before and after an update together."""
+    """Each step hook of the optimizer records its time; before and after an update together."""
     before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
 
     def timed(hook, is_first):
@@ -159,7 +162,7 @@ def time_hooks(optimizer, took_ms):
 
 
 class Way:
-    """The ranks of one way to train."""
+    """The ranks of one variant."""
 
     def __init__(self, name, way, size):
         port = loopback.free_port()
@@ -170,7 +173,7 @@ class Way:
         self.answer("READY")
 
     def answer(self, word):
-        """What rank 0 says behind that word, when it does."""
+        """The text of rank 0 behind that word, once it is printed."""
         for line in self.ranks[0].stdout:
             if line.startswith(word):
                 return line[len(word):]
@@ -183,7 +186,7 @@ class Way:
         return float(self.answer("MEDIAN"))
 
     def end(self):
-        """What the step hooks took, in ms."""
+        """The time of the step hooks, in ms."""
         for rank in self.ranks:
             rank.stdin.close()
         front = json.loads(self.answer("FRONT"))
@@ -193,7 +196,7 @@ class Way:
 
 
 def measure(name, size, rounds, steps):
-    """Medians in ms, {way: [of each round]}, and what the step hooks took."""
+    """Medians in ms, {variant: [of each round]}, and the time of the step hooks."""
     ways = {way: Way(name, way, size) for way in WAYS}
     medians = {way: [] for way in WAYS}
     for at in range(rounds):
@@ -217,7 +220,7 @@ class LinkBench(Bench):
         return median_step(self.cluster(self.rate, command), WARM_UP)
 
     def alone(self, command, flags):
-        """Of one rank, which has nobody to send to."""
+        """One rank, which has no peer to send to."""
         self.count += 1
         report = self.folder / f"report{self.count}.json"
         self.launch([], [*command, *flags, "--steps", self.steps, "--report", report],
@@ -225,7 +228,7 @@ class LinkBench(Bench):
         return median_step(json.loads(report.read_text(encoding="utf-8")), WARM_UP)
 
     def tune(self):
-        """What gradtune came to, {language: file}."""
+        """gradtune's resulting strategies, {language: file}."""
         files = {language: self.folder / f"{self.rate}-{language}.json" for language in ("C++", "Python")}
         self.gradtune(self.rate, ["--fidelity", DEFAULT_FIDELITY, "--export", files["C++"]], TUNING)
         self.in_python(["--gradtune", DEFAULT_FIDELITY, "--export", files["Python"]], TUNING)

@@ -3,12 +3,13 @@
 //
 // usage: bench_scale BUILD_FOLDER OUTPUT.json
 //
-// How fast gradients are made a share of the average in place (engine/compress/simd/scaling.h), which every plain
-// sum does first, that of the baseline as well: without and with a residual, on one core, which is the thread that
-// runs backward, and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on
-// the same arrays, in the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that
-// compilers can not make vectors of for every processor, on one core, in the same rounds. The ratio is the median
-// over rounds, its spread the quartiles.  Goal, of what is not in a cache: 0.85 of the anchor.
+// Measures how fast gradients are multiplied by 1 / world size in place (engine/compress/simd/scaling.h), which
+// every plain sum does first, including that of the baseline. It runs without and with a residual, on one core,
+// which is the thread that runs backward, and on all. Values are GB/s of the bytes to read and write. The anchor is
+// a stream kernel on the same arrays, in its fastest form, measured in turn with it. Rows "loop" are the plain loop
+// that compilers cannot vectorise for every processor, on one core, in the same rounds. The ratio is the median over
+// rounds, its spread the quartiles.
+// The goal for data outside of the caches is 0.85 of the anchor.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -69,9 +70,9 @@ class Bench {
   void measure(int64_t n, bool has_residual, int cores) {
     const auto queue = cores == 1 ? compress::make_serial_queue() : compress::make_arena_queue(cores);
     compress::Scaling job{.values = {values_.floats(), static_cast<size_t>(n)},
-                          .factor = 1,  // values stay as they are
+                          .factor = 1,  // values are unchanged
                           .verdict = &verdict_};
-    // In place as well, but on arrays of its own: the bytes that it writes are no numbers to calculate with.
+    // Also in place, but on its own arrays: the bytes that it writes are not numbers to calculate with.
     Stream stream{.reads = {{stream_values_.data(), kGroup * 4}},
                   .writes = {{stream_values_.data(), kGroup * 4}},
                   .groups = n / kGroup};

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose tables hold most of their parameters: gradtune beside dense DDP and a sparse all-gather by hand.
+"""Measures jobs whose tables hold most of their parameters: gradtune beside dense DDP and a manual sparse
+all-gather.
 
 usage: sparse.py [--parts lstm-1gbit,...] [--rounds 3] [--steps 12] [--tuning 200] BUILD_FOLDER OUT.json
 
-Models and arms are those of support/sparse_job.cc. `auto` tunes once in a part, in a job of --tuning steps, and exports
-its strategy. Then arms take turns in fresh processes, `auto` with that strategy pinned. A job's step is the median of
-the second half of its steps.
+Models and arms are those of support/sparse_job.cc. In each part `auto` tunes once, in a job of --tuning steps, and
+exports its strategy. Then arms take turns in fresh processes, `auto` with that strategy pinned. A job's step is the
+median of the second half of its steps.
 
-Anchors are DDP, and of `auto` also the fastest of those that are pinned or `zen`. `error` is the largest relative
-difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over ranks have
-one order, and what may differ is how LibTorch adds up rows that repeat in a batch, dense and sparse; on four ranks
-by_hand, gather and two_step add in the order of ranks, and recursive_doubling, which two ranks do not have, in pairs.
+The anchor is DDP; `auto` also has the fastest of the pinned arms and `zen` as an anchor. `error` is the largest
+relative difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over
+ranks have one order, so only LibTorch's order of adding rows that repeat in a batch may differ, dense and sparse. On
+four ranks by_hand, gather and two_step add in the order of ranks. recursive_doubling, which two ranks do not have,
+adds in pairs.
 """
 import json
 import statistics
@@ -26,8 +28,8 @@ from support.shaped import Bench, flags_of_parts, row, save  # noqa: E402
 PINNED = ("dense", "gather", "two_step", "recursive_doubling")
 PARTS = [f"{model}-{rate}" + nodes for model in ("lstm", "deepfm") for rate in ("1gbit", "200mbit")
          for nodes in ("", "-4")]
-WORSE = 1.02  # that auto may be than the best other
-FASTER = 1 / 3  # of DDP
+WORSE = 1.02  # factor that auto may be slower than the best other
+FASTER = 1 / 3  # factor over DDP
 
 
 class SparseBench(Bench):
@@ -36,7 +38,7 @@ class SparseBench(Bench):
         self.program = build / "tests" / "bench" / "sparse_job"
 
     def run(self, part, arm, strategy, steps):
-        """What rank 0 reports."""
+        """The report of rank 0."""
         model, rate, *nodes = part.split("-")
         report = self.folder / "sparse.json"
         self.launch(self.launcher(rate, nodes=int(nodes[0]) if nodes else 2),

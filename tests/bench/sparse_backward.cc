@@ -3,12 +3,12 @@
 //
 // usage: bench_sparse_backward BUILD_FOLDER OUTPUT.json
 //
-// The backward pass of a table of 400,000 x 64 of which 512 rows are read, on a group of one rank, so that no other
+// Measures the backward pass of a table of 400,000 x 64 with 512 rows read, on a group of one rank, so that no other
 // rank is waited for. A twin without gradtune takes turns. Rows:
-//   backward  us of backward(), beside plain LibTorch's.
-//   step      us of zero_grad, forward, backward and the update, beside plain LibTorch's.
-//   first     us of the first backward pass, which learns what gradients are like, beside plain LibTorch's first.
-//   memory    MB that came into memory from wrap() to the end, beside those of the table. The goal is of the ratio.
+// - backward: us of backward(), beside plain LibTorch's
+// - step: us of zero_grad, forward, backward and the update, beside plain LibTorch's
+// - first: us of the first backward pass, which learns the kind of gradients, beside plain LibTorch's first
+// - memory: MB that came into memory from wrap() to the end, beside those of the table. The goal is for the ratio.
 #include <torch/torch.h>
 #include <unistd.h>
 

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether policy `auto` finds the scheme that is fastest for a sparse table, over ranks, densities, overlaps and links.
+"""Tests if policy `auto` finds the fastest scheme for a sparse table, over ranks, densities, overlaps and links.
 
 usage: sparse_choice.py [--ranks 2,4,8] [--densities 0.01,0.1,1,10,50] [--overlaps 0.2,0.5,0.9] [--rates 1gbit]
                         [--rounds 7] [--steps 6] [--tuning 300] [--journals FOLDER] BUILD_FOLDER OUT.json
 
-A cell is a number of ranks, each on a node of its own, the share of rows (percent) that a rank reads in a step, the
-overlap of these sets, and a link. Overlap is Zen's: rows that two ranks read over rows that one reads. Sets of rows, the
-pinned schemes and how long blocks are is in support/sparse_choice_rank.cc. `auto` tunes for --tuning steps or until it
-has decided, and what it committed is pinned. Then every scheme is pinned by turns in the same processes, in blocks of at
-least --steps steps; one that is clearly slower than the fastest is not run in all --rounds rounds.
+A cell is a number of ranks, each on its own node, the share of rows (percent) that a rank reads in a step, the
+overlap of these sets, and a link. Overlap is Zen's: rows that two ranks read over rows that one reads.
+support/sparse_choice_rank.cc defines the sets of rows, the pinned schemes and the length of blocks. `auto` tunes for
+--tuning steps or until it has decided, and the committed strategy is pinned. Then every scheme is pinned in turn in
+the same processes, in blocks of at least --steps steps. A scheme that is clearly slower than the fastest skips some
+of the --rounds rounds.
 
 A row is a cell: the median over rounds of the chosen scheme, beside the fastest pinned one. `ms` has all medians,
-`predicted_ms` what `auto` expected of its choice, `of_one` and `of_all` the density of one rank and of the sum,
-`overlap` the measured mean over pairs of ranks. A table of few rows has no room for little overlap at a high density.
-The last row says how many of all cells in OUT.json are more than 3 % off; rows of cells that are not run are kept.
---journals keeps the journal of each tuning.
+`predicted_ms` the prediction of `auto` for its choice, `of_one` and `of_all` the density of one rank and of the sum,
+and `overlap` the measured mean over pairs of ranks. A table with few rows has no room for little overlap at a high
+density. The last row counts the cells in OUT.json that are more than 3 % off; rows of cells that are not run are
+kept. --journals keeps the journal of each tuning.
 """
 import argparse
 import json
@@ -30,8 +31,8 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
 from support.shaped import Bench, LinkRefused, row, save  # noqa: E402
 
-WORSE = 1.03  # than the best, at most
-SHARE = 0.05  # of cells that may be
+WORSE = 1.03  # factor over the best, at most
+SHARE = 0.05  # of cells that may be worse
 ALL = "all cells"
 
 
@@ -40,13 +41,13 @@ def cell_name(ranks, density, overlap, rate):
 
 
 def medians(blocks_ms):
-    """Of those schemes that ran in all rounds, ms by name."""
+    """For schemes that ran in all rounds, ms by name."""
     rounds = max(map(len, blocks_ms.values()))
     return {name: statistics.median(blocks) for name, blocks in blocks_ms.items() if len(blocks) == rounds}
 
 
 def add_cell(rows, name, report):
-    """Its row, in the place of an older one."""
+    """Its row replaces an older one."""
     rows[:] = [other for other in rows if not other["name"].startswith(f"{name}:")]
     chosen, blocks_ms = report["chosen"], report["blocks_ms"]
     ms = medians(blocks_ms)
@@ -74,7 +75,7 @@ class ChoiceBench(Bench):
         self.program = build / "tests" / "bench" / "sparse_choice_rank"
 
     def run(self, ranks, density, overlap, rate, flags):
-        """What rank 0 reports."""
+        """The report of rank 0."""
         command = [self.program, "--density", float(density) / 100, "--overlap", overlap, "--rounds", flags.rounds,
                    "--steps", flags.steps, "--tuning", flags.tuning, "--folder", self.folder]
         self.launch(self.launcher(rate, nodes=ranks), command)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark "sparse_choice" makes of measured schemes: its cells, who is the best, and the share of bad choices."""
+"""Tests the evaluation of the benchmark "sparse_choice": its cells, the best scheme, and the share of bad choices."""
 import contextlib
 import io
 import unittest

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training a model of GPT-2's size on one GPU that two ranks share, over Gloo on links that are paced to a rate: PyTorch DDP
-with fp32, bf16 and PowerSGD beside gradtune, and gradtune's choice beside the same strategy with all compression on the
-device and on the host.
+"""Trains a model of GPT-2's size on one GPU that two ranks share, over Gloo on links that are paced to a rate. It
+compares PyTorch DDP with fp32, bf16 and PowerSGD with gradtune, and gradtune's choice with the same strategy with
+all compression on the device and on the host.
 
 usage: train_device.py [--device cuda] [--model gpt2] [--rates 25000,5000,1000] [--fidelities half,lossy] [--steps 10]
                        [--tuning 160] [--rounds 1] PROGRAMS OUT.json
 
-PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. A paced link tells a collective's completion no earlier than
-a link of that rate would have (engine/comm/pacing.h; for DDP the same is done here): two ranks of one machine have no
-slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round. gradtune's anchor
-is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. Rows `one rank` say
-what both take where nothing is sent: LibTorch's optimizer in C++ is not PyTorch's. Nothing waits for dense first
-steps (option `lossy_after`), since only times are looked at. An arm that fails is told at the end, and keeps none of the
-others from running. Strategies that jobs commit to, and their journals, are left beside OUT.json.
+PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. Two ranks of one machine have no slow link between them.
+So a paced link reports a collective's completion no earlier than a link of that rate would (engine/comm/pacing.h;
+the same is done here for DDP). Rows are median steps in ms, arms taking turns; ratios are taken inside a round. The
+anchor of gradtune is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for
+`lossy`. Rows `one rank` are the times of both without communication: LibTorch's optimizer in C++ is not PyTorch's.
+No arm waits for dense first steps (option `lossy_after`), since only times matter. An arm that fails is reported at
+the end, and does not keep the others from running. Committed strategies and journals are left beside OUT.json.
 """
 import argparse
 import datetime
@@ -42,7 +42,7 @@ LENGTH, BATCH = 512, 4
 # --- a rank of DDP -----------------------------------------------------------------------------------------------------------
 
 class PacedLink:
-    """One direction of a link between so many ranks: messages follow each other, as many bytes a second as there are."""
+    """One direction of a link between the ranks: messages follow each other at the given bytes per second."""
 
     def __init__(self, mbit, size):
         self.bytes_per_second = mbit * 1e6 / 8
@@ -51,7 +51,7 @@ class PacedLink:
         self.free_at = 0.0
 
     def starts(self, tensor):
-        """When a ring's all-reduce of that tensor is through, if it starts now."""
+        """The end of a ring's all-reduce of that tensor, if it starts now."""
         sent = self.share * tensor.numel() * tensor.element_size()
         with self.lock:
             self.free_at = max(self.free_at, time.monotonic()) + sent / self.bytes_per_second
@@ -59,7 +59,7 @@ class PacedLink:
 
 
 def pace_all_reduce(distributed, link):
-    """Has all-reduces, as hooks of DDP call them, end no earlier than the link lets them."""
+    """All-reduces, as called by hooks of DDP, end no earlier than the link allows."""
     unpaced = distributed.all_reduce
 
     class Work:
@@ -115,7 +115,7 @@ def ddp_steps(flags, hook, rank):
 
 
 def ddp_rank(flags):
-    """All hooks one after the other: a process of PyTorch takes longer to start than they take."""
+    """Runs all hooks one after the other: a process of PyTorch takes longer to start than they take."""
     from torch import distributed  # pylint: disable=import-outside-toplevel
 
     rank = int(os.environ["RANK"])
@@ -126,7 +126,7 @@ def ddp_rank(flags):
         flags.report.write_text(json.dumps(reports), encoding="utf-8")
     distributed.barrier()
     sys.stdout.flush()
-    os._exit(0)  # an ordinary end aborts now and then: Gloo's threads hold callbacks of Python
+    os._exit(0)  # a normal exit sometimes aborts: Gloo's threads hold callbacks of Python
 
 
 # --- the benchmark -----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Bench:
         finally:
             for rank in ranks:
                 rank.kill()
-                rank.wait()  # the GPU has its memory back then
+                rank.wait()  # then the GPU has its memory back
         if any(rank.returncode != 0 for rank in ranks):
             raise RuntimeError(f"{' '.join(words)} failed:\n" + "\n".join(text[-2000:] for text in said))
         return json.loads(report.read_text(encoding="utf-8"))
@@ -167,14 +167,14 @@ class Bench:
                                     "GRADTUNE_LOSSY_AFTER": "0", "GRADTUNE_HOST_THREADS": str(host_threads)}, size)
 
     def tuned(self, rate, fidelity):
-        """The strategy that a job at that fidelity commits to. It stays beside the results, with the job's journal."""
+        """The strategy that a job at that fidelity commits. It stays beside the results, with the job's journal."""
         strategy = self.flags.out.with_name(f"{self.flags.out.stem}-{fidelity}-{rate}.json")
         self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--fidelity", fidelity, "--export", strategy,
                       "--journal", strategy.with_suffix(".jsonl"))
         return strategy
 
     def placed(self, strategy, place):
-        """The strategy with all compression there; nothing where that is what it is."""
+        """The strategy with all compression there; nothing if it is placed so already."""
         other = {"host": "device", "device": "host"}[place]
         plan = json.loads(strategy.read_text(encoding="utf-8"))
         options = [bucket["option"] for bucket in plan["buckets"]]
@@ -188,7 +188,7 @@ class Bench:
         return path
 
     def arms(self, rate):
-        """Names of arms and what runs each: a function that gives the median steps of one or more of them."""
+        """Names of arms and a function for each, which returns the median steps of one or more of them."""
         arms = {"DDP": lambda: self.ddp(rate)}
         for fidelity in self.flags.fidelities:
             committed = self.attempt(f"tuning {fidelity}", lambda fidelity=fidelity: self.tuned(rate, fidelity))
@@ -205,7 +205,7 @@ class Bench:
         return arms
 
     def attempt(self, name, call):
-        """What the call gives, or nothing where it fails."""
+        """The result of the call, or nothing if it fails."""
         try:
             return call()
         except Exception as error:  # pylint: disable=broad-exception-caught

@@ -1,37 +1,37 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""gradtune beside PyTorch DDP: the same model, data, seeds and shaped links, interleaved in one run.
+"""Compares gradtune with PyTorch DDP: the same model, data, seeds and shaped links, interleaved in one run.
 
 usage: vs_ddp.py [--model vgg|text] [--batch N] [--parts accuracy,1gbit,200mbit,mlp-small] [--rounds 3] [--seeds 3]
                  [--fidelities exact,half,lossy] BUILD_FOLDER OUT.json
 
-vgg trains the demo's model on images, with SGD; text a small transformer on bytes, with AdamW (examples/train_text),
-where `lossy` is also compared with the faster 16-bit hook. --batch is that of a rank; default 64 images, 16 pieces of
-64 bytes; the names of its rows begin with "text". Part mlp-small has a model of its own, and is left out with it. Only
-the named fidelities are tuned and timed beside DDP.
+Model vgg is the demo's on images, with SGD. Model text is a small transformer on bytes, with AdamW
+(examples/train_text). There `lossy` is also compared with the faster 16-bit hook, and the names of rows begin with
+"text". --batch is that of a rank; default 64 images, 16 pieces of 64 bytes. Part mlp-small has its own model, and is
+left out for text. Only the named fidelities are tuned and timed beside DDP.
 
-accuracy    After one epoch (468 steps of 2 x 64 images; of text 400 steps, the perplexity), the mean of the same
-            seeds: DDP in fp32 and with PowerSGD, and gradtune at `lossy`, which tunes while it trains; `error` is the
-            standard error of a mean. This part does not mind a busy machine; the others do.
-a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each goes on with its best ("tuned DDP").
-            2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it
-               raced. Those that were not far behind when they were measured are timed once, pinned, in runs of their
-               own; the best go on, beside the exported one, which is pinned as well.
-            3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of
-               processes each, one after the other; and each exported strategy's first ten steps when it is imported,
-               of two fresh pairs, beside the committed step and, by turns, beside the first ten of pinned runs: what a
-               process takes to get warm.
-               The value of a row is the median over rounds of the median step; ratios are taken inside a round; their
-               spread is their range.
-            Rows `limit` are a baseline's step, of fp32 and of 16 bits, if its payload, with the headers of full packets
-            and nothing else, went at the link's rate from the first collective on: what is left are the computation
-            before the first bucket and the optimizer, which nothing hides that averages gradients before backward
-            returns.
-mlp-small   Nothing to gain: unshaped, exact.
+Parts:
+- accuracy: the mean of the same seeds after one epoch (468 steps of 2 x 64 images; for text 400 steps, the
+  perplexity). It compares DDP in fp32 and with PowerSGD, and gradtune at `lossy`, which tunes while it trains;
+  `error` is the standard error of a mean. A busy machine does not disturb this part; it does disturb the others.
+- a rate:
+  1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each continues with its best ("tuned DDP").
+  2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it raced.
+     Strategies near the best in that measurement are timed once, pinned, in their own runs. The best continue,
+     beside the exported one, which is pinned as well.
+  3. Rounds: each DDP row, each exported strategy and each pinned one that continued, one fresh pair of processes
+     each, one after the other. Each exported strategy's first ten steps after an import, in two fresh pairs, are
+     compared with the committed step and, in turn, with the first ten of pinned runs: the warm-up of a process.
+  4. The value of a row is the median over rounds of the median step; ratios are taken inside a round; their spread
+     is their range.
+  5. Rows `limit` are a baseline's step, in fp32 and in 16 bits, if its payload, with only the headers of full
+     packets, went at the link's rate from the first collective on. The rest is the computation before the first
+     bucket and the optimizer. A program that averages gradients before backward returns cannot hide them.
+- mlp-small: nothing to gain: unshaped, exact.
 
-Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row that
-is known to be within half a point of fp32's accuracy (2 % of its perplexity) or for which that was not measured.
+Rows of parts that are not run are kept from OUT.json. The anchor of `lossy` is the fastest DDP row that is known to
+be within half a point of fp32's accuracy (2 % of its perplexity) or for which that was not measured.
 """
 import json
 import math
@@ -50,8 +50,8 @@ HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1
 CAPS = [2, 5, 25, 100]
 WARM_UP = 12
 TUNING = 330  # steps; longer than tuning takes
-# Of a model: the example that trains it, the steps of part `accuracy`, what is learned, and the worst of it that is as
-# good as fp32's.
+# For each model: the example that trains it, the steps of part `accuracy`, its metric, and the worst value that
+# counts as good as fp32's.
 JOBS = {"vgg": {"program": "train_fashion_mnist", "steps": 468, "metric": "accuracy", "unit": "%",
                 "worst": lambda fp32: fp32 - 0.5},
         "text": {"program": "train_text", "steps": 400, "metric": "perplexity", "unit": "",
@@ -61,7 +61,7 @@ BITS = {"1gbit": 1e9, "200mbit": 200e6}  # a second
 FRAME, SEGMENT = 1514, 1448  # bytes of a full Ethernet frame, and of those TCP's payload
 BASELINES = {"exact": (0, 32), "half": (1, 16)}  # slot in the journal, bits of an element
 GOALS = {"1gbit": {"exact": 0.96, "half": 0.97, "lossy": 0.95}, "200mbit": {"exact": 0.99, "half": 0.99, "lossy": 0.95}}
-TEXT_GOALS = {"1gbit": None, "200mbit": 0.45}  # of lossy beside 16 bits
+TEXT_GOALS = {"1gbit": None, "200mbit": 0.45}  # for lossy beside 16 bits
 
 
 class DdpBench(Bench):
@@ -91,7 +91,7 @@ def timed_steps(rate):
 
 
 def are_same(file, other):
-    """Whether two strategy files say the same, whatever is known of them."""
+    """Tells if two strategy files have the same strategy, with any evidence."""
     plans = [json.loads(path.read_text(encoding="utf-8")) for path in (file, other)]
     return all(plans[0][key] == plans[1][key] for key in ("buckets", "order", "in_flight"))
 
@@ -99,7 +99,8 @@ def are_same(file, other):
 def best_caps(bench, rate):
     caps = {}
     for name, hook in HOOKS.items():
-        choices = [100] if name.startswith("powersgd") else CAPS  # PowerSGD: as one bucket, several can hang over Gloo
+        # PowerSGD uses one bucket, as several can hang over Gloo
+        choices = [100] if name.startswith("powersgd") else CAPS
         times = {cap: median_step(bench.ddp(rate, hook, cap, 8 + timed_steps(rate) // 3), 8) for cap in choices}
         caps[name] = min(times, key=times.get)
         rounded = {cap: round(ms, 1) for cap, ms in times.items()}
@@ -108,7 +109,7 @@ def best_caps(bench, rate):
 
 
 def tune(bench, rate, fidelity):
-    """The report, the exported strategy, and the raced ones that come near the best when each runs by itself."""
+    """The report, the exported strategy, and the raced ones that come near the best when each runs alone."""
     tag = f"{rate}-{fidelity}"
     exported, journal = bench.folder / f"{tag}.json", bench.folder / f"{tag}.jsonl"
     report = bench.gradtune(rate, ["--fidelity", fidelity, "--export", exported, "--journal", journal], TUNING)
@@ -125,7 +126,7 @@ def tune(bench, rate, fidelity):
 
 
 def limits_ms(entries, rate, slot, bits):
-    """Of the steps under that baseline in which collectives were timed."""
+    """From the steps under that baseline in which collectives were timed."""
     steps = {entry["step"]: entry["step_ms"] for entry in entries if entry.get("kind") == "step"}
     table = next(entry for entry in entries if entry.get("kind") == "table")
     elements = sum(math.prod(tensor["shape"]) for tensor in table["tensors"])
@@ -144,8 +145,8 @@ def pinned_step(bench, rate, fidelity, file):
 
 
 def first_steps(bench, rate, fidelity, file):
-    """Medians but of the very first two steps, up to where a process counts as warm: of what a user sees who starts from
-    an exported strategy, tuning and all, and of pinned runs."""
+    """Medians from the third step up to the step at which a process counts as warm: for a user who starts from an
+    exported strategy, tuning included, and for pinned runs."""
     steps = {"imported": [], "pinned": []}
     for how in ("imported", "pinned", "pinned", "imported"):  # machines get slower and faster
         flags = ["--fidelity", fidelity, *(["--strategy", file] if how == "imported" else [])]
@@ -155,7 +156,8 @@ def first_steps(bench, rate, fidelity, file):
 
 
 def in_rounds(bench, rate, rounds, caps, tuned):
-    """Median steps of every row, one for each round. A link that is refused for good ends them: whole ones count."""
+    """Median steps of every row, one for each round. A link that is refused for good ends the rounds: only whole
+    ones count."""
     times = {}
     for number in range(rounds):
         try:
@@ -215,7 +217,7 @@ def time_rate(bench, rate, rounds, fidelities, rows):
     if bench.model == "text" and "lossy" in tuned:
         compare(f"gradtune lossy / DDP {half[1]}, 16 bits", ("lossy", "committed"), half, TEXT_GOALS[rate])
     for fidelity, result in tuned.items():
-        # What was exported runs pinned here too, and is one of the arms.
+        # The exported strategy runs pinned here too, and is one of the arms.
         best = min(((fidelity, label) for label in ["committed", *result["arms"]]), key=medians.get)
         committed = (fidelity, "committed")
         compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", committed, best, 1.03)
@@ -226,7 +228,7 @@ def time_rate(bench, rate, rounds, fidelities, rows):
 
 
 def is_sound(bench, name, rows):
-    """Whether that DDP row loses no more against fp32 than it may; one of which it is not known counts as so."""
+    """Tells if that DDP row loses no more against fp32 than allowed; an unknown row passes."""
     learned = {row["name"]: row["value"] for row in rows}
     fp32 = learned.get(f"{bench.prefix}accuracy: DDP fp32")
     return fp32 is None or is_as_good(bench.job, learned.get(f"{bench.prefix}accuracy: DDP {name}", fp32), fp32)

@@ -29,7 +29,7 @@ void keep_better(std::optional<Candidate>& best, Candidate candidate, const poli
   best = std::move(candidate);
 }
 
-// Programs with levels, as forms of flat ones are. Without them where there are none.
+// Programs with levels, as forms of flat ones. Without levels there are none.
 std::vector<Scheme> forms_with_levels(const policies::Knowledge& knowledge) {
   std::vector<Scheme> forms;
   for (const core::Option& option : policies::admitted_options(knowledge)) {
@@ -65,7 +65,7 @@ std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies
     }
     keep_better(per_tensor, policies::apply(form, tensors, knowledge), forecast);
     if (form.place == core::Place::host) continue;
-    // What people pin: bf16 in four buckets, and what sends least in two.
+    // Typical choices of people: bf16 in four buckets, and the smallest payload in two.
     if (form.label == "bf16 all_reduce") {
       keep_better(summed, policies::apply(form, partitions[std::min<size_t>(3, partitions.size() - 1)], knowledge),
                   forecast);

@@ -38,7 +38,7 @@ Bucket::Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& 
   for (int i = 0; i < kMostPayloads + 1; ++i) payloads_.emplace_back(largest);
 }
 
-// To what a stream can do.
+// Rounded to a size that a stream can handle.
 int64_t Bucket::payload_group() const {
   const int64_t bytes = used_bytes_ * kGroup / n_, unit = bytes < 512 ? 64 : 512;
   return (bytes + unit / 2) / unit * unit;
@@ -54,12 +54,12 @@ compress::Work Bucket::work(int round) const {
           .state_next = has_state ? state_next_.data() : nullptr};
 }
 
-// A round's payload is on top of that of the round before, which is not needed any more.
+// A round's payload replaces that of the round before, which is not needed any more.
 std::span<std::byte> Bucket::payload(const Memory& memory, int round) const {
   return {memory.data(), static_cast<size_t>(compressor_.payload_bytes(extent(), round))};
 }
 
-// Between rounds it is what was just encoded.
+// Between rounds it is the payload that was just encoded.
 void Bucket::decode(int payloads, int round, compress::HostQueue& queue) const {
   std::array<std::span<const std::byte>, kMostPayloads> spans;
   for (int i = 0; i < payloads; ++i) spans[i] = payload(round < last() ? sent() : payloads_[i], round);
@@ -84,7 +84,7 @@ void Bucket::encode(bool feedback, compress::HostQueue& queue) const {
   }
 }
 
-// So many steps that a state is settled: momentum of what was sent is zero and takes a while to grow again.
+// Enough steps for a settled state: momentum of sent elements is zero and takes a while to grow again.
 void Bucket::prepare(bool feedback, compress::HostQueue& queue) {
   const int64_t state_bytes = compressor_.state_bytes(extent());
   std::fill_n(state_.data(), state_bytes, std::byte{0});
@@ -97,7 +97,7 @@ void Bucket::prepare(bool feedback, compress::HostQueue& queue) {
   if (takes_rows()) used_bytes_ = compressor_.traits().used_bytes(payload(sent(), last()));
 }
 
-// Of payloads of rows what is used of them.
+// For payloads of rows only the used part counts.
 double Bucket::bytes(core::HostOperation operation, int payloads) const {
   return core::host_bytes(compressor_.traits(), compressor_.spec(), extent(), operation, payloads) -
          static_cast<double>(payloads * (payload_bytes_ - used_bytes_));
@@ -108,7 +108,7 @@ Operation Bucket::encode_operation(bool feedback, compress::HostQueue& queue) {
   const core::HostWork& work = compressor_.traits().host;
   const int64_t groups = n_ / kGroup;
   Stream stream{.groups = groups};
-  // What another pass reads is another part of what is there already.
+  // Another pass reads another part of data that is already in memory.
   const std::byte* const once[] = {gradient().data(), arrays_.residual.data()};
   const std::byte* const again[] = {arrays_.residual_next.data(), gradient().data()};
   const int reads = feedback ? work.feedback_reads : work.reads, first = feedback ? 2 : 1;

@@ -18,7 +18,7 @@
 
 namespace gradtune::bench {
 
-// Cache-aligned, and touched, so that no page is made while the clock runs.
+// Cache-aligned, and touched, so that no page is created while the clock runs.
 class Memory {
  public:
   explicit Memory(int64_t bytes);
@@ -35,23 +35,23 @@ class Memory {
 struct Operation {
   std::string name;  // encode, encode_feedback, decode_1, decode_2, decode_8
   Stream stream;
-  double bytes;  // of all elements, those of no whole group as well
+  double bytes;  // for all elements, including those outside of whole groups
   std::function<void()> run;
 };
 
-// What one compressor works on at one size, of at least kGroup elements: one matrix, for compressors that need some.
+// The data of one compressor at one size, of at least kGroup elements: one matrix, for compressors that need some.
 class Bucket {
  public:
   static constexpr int64_t kColumns = 1024;  // of the matrix
 
-  // The arrays are those of all sizes. `sparse` is the gradient of compressors that take rows.
+  // All sizes share the arrays. `sparse` is the gradient of compressors that take rows.
   struct Arrays {
     const Memory &gradient, &sparse, &residual, &residual_next, &out;
   };
   Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& arrays);
 
-  // With payloads to be decoded. Encoders find the state that such an encode before has left. The bucket must outlive
-  // what is returned, and only the last one may be run.
+  // Operations with payloads to decode. Encoders find the state that such an encode left before. The bucket must
+  // outlive the result, and only the last one may be run.
   Operation encode_operation(bool feedback, compress::HostQueue& queue);
   Operation decode_operation(int payloads, compress::HostQueue& queue);
 
@@ -77,7 +77,7 @@ class Bucket {
   Arrays arrays_;
   int64_t payload_bytes_, used_bytes_;
   Memory scratch_, between_, state_, state_next_;
-  std::vector<Memory> payloads_;  // that are decoded, and one behind them that is encoded
+  std::vector<Memory> payloads_;  // payloads to decode, and one behind them to encode
 };
 
 }  // namespace gradtune::bench

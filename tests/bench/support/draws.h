@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What compressors that round at random take for their random bits alone: the limit that they can be no faster than.
+// The random bits alone of compressors that round at random: the lower limit of their time.
 #pragma once
 
 #include <cstdint>

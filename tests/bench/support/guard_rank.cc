@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A rank of the benchmark "guard": trains a small model with a strategy, by a schedule, and from some step on with a
-// fault. Where the journal goes and what gradtune does is up to GRADTUNE_ variables.
+// fault. GRADTUNE_ variables set the journal's place and gradtune's options.
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ struct Flags {
   int fault_rank = -1;  // -1: all
 };
 
-// A model and its data: the loss of the next batch, with so many samples.
+// A model and its data: the loss of the next batch, with the given number of samples.
 class Task {
  public:
   Task(const Flags& flags, int rank, int size) : rank_(rank), size_(size), seed_(flags.seed) {
@@ -52,7 +52,7 @@ class Task {
 
   torch::Tensor loss(int64_t batch) {
     namespace F = torch::nn::functional;
-    if (batch != batch_) {  // another stream of batches
+    if (batch != batch_) {  // a new batch size starts another stream of batches
       batch_ = batch;
       if (text_.train.defined()) {
         texts_ = std::make_unique<TextBatches>(text_.train, batch, kLength, rank_, seed_ + batch);

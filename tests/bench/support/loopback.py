@@ -11,6 +11,6 @@ def free_port():
 
 
 def variables(rank, size, port):
-    """What a launcher tells a rank by its environment; rank 0 listens on that port."""
+    """The environment that a launcher gives to a rank; rank 0 listens on that port."""
     return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of the benchmark of messages: small collectives over gradtune's communicator and over c10d's own Gloo group,
-// in blocks by turns. Rank 0 writes what they took as JSON.
+// One rank of the benchmark of messages: small collectives over gradtune's communicator and over c10d's own Gloo
+// group, in alternating blocks. Rank 0 writes their times as JSON.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -28,9 +28,9 @@ using Kind = Collective::Kind;
 
 constexpr int64_t kTimeoutMs = 60'000;
 constexpr int kThreads = 2;
-constexpr int kBlocks = 12, kTimes = 60, kDropped = 10;  // of a block, the first
+constexpr int kBlocks = 12, kTimes = 60, kDropped = 10;  // of a block; the first ones are dropped
 
-// Starts one collective on its own buffers and returns what waits for it.
+// Starts one collective on its own buffers and returns a function that waits for it.
 using Start = std::function<std::function<void()>()>;
 
 struct Buffers {
@@ -69,7 +69,7 @@ Start of_backend(c10d::Backend& backend, Kind kind, const Buffers& buffers) {
   };
 }
 
-// Of each time that all of them were started and waited for, us.
+// The times for starting all of them and waiting for all, us.
 std::vector<double> block_us(const std::vector<Start>& starts, const core::Clock& clock) {
   std::vector<double> times_us;
   for (int time = 0; time < kTimes + kDropped; ++time) {

@@ -12,7 +12,7 @@
 
 namespace gradtune::compress {
 
-// What the linker makes of the name where others call it, and of the real one.
+// The linker's names: calls of the name elsewhere come here, and this one is the real function.
 core::Result<std::unique_ptr<Compressor>> make_real(const core::CompressorSpec& spec) asm(
     "__real__ZN8gradtune8compress15make_compressorERKNS_4core14CompressorSpecE");
 core::Result<std::unique_ptr<Compressor>> make_planted(const core::CompressorSpec& spec) asm(
@@ -21,7 +21,7 @@ core::Result<std::unique_ptr<Compressor>> make_planted(const core::CompressorSpe
 namespace {
 
 enum class Fault : uint8_t { none, decoder, residual, scale };
-std::atomic<Fault> planted = Fault::none;  // of the process, as its compressors are
+std::atomic<Fault> planted = Fault::none;  // for the whole process, as its compressors are
 
 class Failing final : public Compressor {
  public:

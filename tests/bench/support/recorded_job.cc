@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of a recorded job (recorded_rank.h), for the benchmark of predictions. Rank 0 goes the way of a live policy
-// `auto`: it watches the baselines, fits the model, measures what the policy asks for, in rounds, and chooses among its
-// finalists. Then the model predicts strategies of other kinds, which it has not seen, and all of them are measured in
-// blocks by turns. What was predicted and what was measured is written as JSON.
+// One rank of a recorded job (recorded_rank.h), for the benchmark of predictions. Rank 0 follows a live policy
+// `auto`: it watches the baselines, fits the model, measures the policy's proposals, in rounds, and chooses among
+// its finalists. Then the model predicts strategies of other kinds, which it has not seen, and all of them are
+// measured in alternating blocks. Predictions and measurements are written as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -36,11 +36,11 @@ struct Flags {
 };
 
 std::vector<double> without_first(std::vector<double> values) {
-  values.erase(values.begin());  // it holds what a switch costs
+  values.erase(values.begin());  // it contains the cost of a switch
   return values;
 }
 
-// Rank 0's way from the first step to a choice, as tuner/tuner_core_search.cc goes it.
+// The steps of rank 0 from the start to a choice, as in tuner/tuner_core_search.cc.
 class TunerDriver {
  public:
   TunerDriver(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
@@ -74,7 +74,7 @@ class TunerDriver {
     first_ = forecast();
   }
 
-  // What `auto` asks for, and among its finalists those that are fastest in blocks by turns.
+  // Measures the proposals of `auto`, and compares its finalists in alternating blocks for the fastest.
   void tune() {
     const auto policy = policies::make_policy("auto", {}).value();
     policies::Proposal proposal = policy->propose(knowledge_);
@@ -170,7 +170,7 @@ class TunerDriver {
     return policies::StepTimePredictor::make(knowledge_, measured_).value();
   }
 
-  // Nothing is learned from it. Who begins turns from round to round.
+  // The model learns nothing from it. The first arm changes from round to round.
   void measure(std::vector<Arm>& arms, int rounds) {
     for (int round = 0; round < rounds; ++round) {
       const size_t first = static_cast<size_t>(round) * arms.size() / static_cast<size_t>(rounds);
@@ -193,7 +193,7 @@ class TunerDriver {
   int policy_rounds_ = 0;
 };
 
-// The recorded gradients in the order in which a job lays them.
+// The recorded gradients in the order of a job's layout.
 core::GradientTable read_table(const std::string& file) {
   const core::GradientTable recorded = tuner::parse_trace(tuner::read_file(file, 1 << 20).value()).value().table;
   std::vector<int32_t> order(recorded.tensors.size());

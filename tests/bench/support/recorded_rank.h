@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of a job whose computation is only recorded: forward, backward and the optimizer's update are slept, each
-// gradient is written when it was ready in the recording, and everything else is real: communicators, executor,
-// compressors, network. So two cores hold many ranks, and strategies are compared on the same computation.
+// One rank of a job whose computation is only recorded. Forward, backward and the optimizer's update sleep, and each
+// gradient is written at its recorded ready time. Everything else is real: communicators, executor, compressors,
+// network. So two cores can host many ranks, and strategies are compared on the same computation.
 //
-// Rank 0 leads: it says what runs next, and the others follow.
+// Rank 0 leads: it decides what runs next, and the others follow.
 #pragma once
 
 #include <array>
@@ -21,15 +21,15 @@
 namespace gradtune::bench {
 
 struct RecordedCompute {
-  core::GradientTable table;  // as a job lays it, small tensors last; ready times as they were recorded
-  double rest_ms = 0;         // of a step: what is not between the first and the last ready gradient
+  core::GradientTable table;  // in a job's layout, small tensors last; with recorded ready times
+  double rest_ms = 0;         // of a step: the part outside of the first to the last ready gradient
 };
 
-// Steps in a row under one strategy, on rank 0. Of each the time from its beginning to that of the next, and without
-// gradtune's own work.
+// Consecutive steps under one strategy, on rank 0. Each has the time from its beginning to that of the next, and the
+// time without gradtune's own work.
 struct Block {
   std::vector<double> step_ms, compute_ms;
-  std::vector<policies::TimedRun> timed;  // of a few steps, the first one left out
+  std::vector<policies::TimedRun> timed;  // of a few steps, without the first one
 };
 
 class RecordedRank {
@@ -39,7 +39,7 @@ class RecordedRank {
 
   int rank() const { return peers_.rank(); }
   core::Seat seat() const { return peers_.groups().seat; }
-  // As of a job whose computation needs no core.
+  // As for a job whose computation needs no core.
   policies::Machine machine() const {
     policies::Machine machine = peers_.machine();
     machine.cores.computing = 0;
@@ -53,8 +53,8 @@ class RecordedRank {
   // On the others.
   void follow();
 
-  // On rank 0: when gradients were ready since the first one, without what hooks did in between, as means over all
-  // steps; and how much of their payloads these compressors use for them.
+  // On rank 0: the ready times of gradients since the first one, without the time of hooks between them, as means
+  // over all steps. Also the share of their payloads that these compressors use for them.
   core::GradientTable seen(std::span<const core::CompressorSpec> codecs);
 
  private:

@@ -34,7 +34,7 @@ int repeats_of(const std::function<void()>& call) {
 
 std::vector<std::vector<double>> rounds_of(const std::vector<std::function<void()>>& turns, int repeats) {
   std::vector<std::vector<double>> times(turns.size());
-  // In another order each time: what one leaves in the caches the next one has to write back.
+  // In another order each time: the next one has to write back the caches of the one before.
   const double end = seconds_now() + kSecondsPerRow;
   for (size_t turn = 0; times.back().size() < kFewestSamples || seconds_now() < end; ++turn) {
     for (size_t i = 0; i < turns.size(); ++i) {

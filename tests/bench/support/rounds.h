@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How benchmarks of code measure: what is compared takes turns, in another order each time, so that what a shared
-// machine does meanwhile meets all of it, and ratios are made within a round.
+// The measuring method of benchmarks of code. The compared variants take turns, in another order each time, so that
+// load on a shared machine hits all of them, and ratios are taken within a round.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace gradtune::bench {
 
 double quantile(std::vector<double> values, double share);
 
-// How often one time should repeat that call, so that the clock does not count.
+// The number of calls for one time measurement, so that the clock's cost does not matter.
 int repeats_of(const std::function<void()>& call);
 
 // Seconds of one call of each turn, as the mean of `repeats`, round after round.

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on two shaped nodes, for benchmarks: run to their end, or watched while the link changes; and their results."""
+"""Jobs on two shaped nodes, for benchmarks, with their results: they run to their end, or are watched while the link
+changes."""
 import argparse
 import json
 import os
@@ -13,9 +14,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-WORTH_PINNING = 1.15  # times the best one, as tuning measured it
-ATTEMPTS, PAUSE_S = 4, 30  # where a busy machine fails a link's probe; pauses get longer
-REFUSED = 3  # what examples/cluster then ends with
+WORTH_PINNING = 1.15  # factor over the best one, as measured in tuning
+ATTEMPTS, PAUSE_S = 4, 30  # if a busy machine fails a link's probe; pauses get longer
+REFUSED = 3  # exit code of examples/cluster in that case
 
 
 class LinkRefused(RuntimeError):
@@ -23,17 +24,17 @@ class LinkRefused(RuntimeError):
 
 
 def attempts():
-    """One after the other, with the pause before each."""
+    """Numbers of attempts, with the pause before each."""
     for number in range(ATTEMPTS):
         time.sleep(PAUSE_S * number)
         yield
 
 
 def flags_of_parts(doc, parts, models=(), subsets=None, **counts):
-    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, `model` (the first one by default), a
-    flag with a list for each of the subsets (all of it by default), a flag for each count with its default, and `rows`,
-    those of OUT.json that belong to parts that are not run. Names of rows begin with `prefix`, which is the model where
-    it is another than the first, and the part."""
+    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, and `model` (the first one by
+    default). There is a flag with a list for each of the subsets (all of it by default), and a flag for each
+    count with its default. `rows` are the rows of OUT.json for parts that are not run. Names of rows begin with
+    `prefix` (the model, unless it is the first) and the part."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
@@ -79,7 +80,7 @@ class Bench:
         return json.loads(report.read_text(encoding="utf-8"))
 
     def launch(self, launcher, command, environment=None):
-        """Until it has ended well. A link that fails its probe on a busy machine is tried again later."""
+        """Runs until it has succeeded. A link that fails its probe on a busy machine is tried again later."""
         words = [str(word) for word in [*launcher, *command]]
         for _ in attempts():
             done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
@@ -95,14 +96,14 @@ class Bench:
         command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
         if pinned is None:
             return self.cluster(rate, command)
-        # From the first step on, whatever its compressors would have to wait for in a training that counts.
+        # From the first step on, even if its compressors would have to wait in a real training.
         return self.cluster(rate, command + ["--strategy", pinned],
                             {"GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_LOSSY_AFTER": "0"})
 
 
 class LiveJob:
-    """A job that runs while its link changes. What it says on standard error is kept with the time at which it came. It
-    begins as Bench.launch does: again later where the link failed its probe."""
+    """A job that runs while its link changes. Its output on standard error is kept with the time of each line. It
+    begins like Bench.launch: again later if the link failed its probe."""
 
     def __init__(self, bench, rate, flags, steps, environment=None):
         bench.count += 1
@@ -131,25 +132,25 @@ class LiveJob:
             self.said.append((time.monotonic(), line.rstrip()))
 
     def failed(self, what):
-        """The error to raise, with what it said last."""
+        """The error to raise, with its last output."""
         return RuntimeError("\n".join([what + ":", *(line for _, line in self.said[-20:])]))
 
     def set_rate(self, rate):
-        """In force within a twentieth of a second. Returns when that was asked for."""
+        """The rate is in force within a twentieth of a second. Returns the time of the request."""
         fresh = self.rate_file.with_suffix(".new")
         fresh.write_text(rate, encoding="utf-8")
         fresh.replace(self.rate_file)
         return time.monotonic()
 
     def entries(self):
-        """Of the journal, as far as it is written."""
+        """The journal's entries so far."""
         if not self.journal.exists():
             return []
         lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def wait(self, condition, seconds):
-        """Until the condition holds for the journal's entries; whether it does."""
+        """Waits until the condition holds for the journal's entries; returns if it does."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
             if condition(self.entries()):
@@ -161,7 +162,7 @@ class LiveJob:
         return [entry for entry in self.entries() if entry.get("kind") == "step"]
 
     def step_at(self, moment):
-        """The step that ran at that time: what was said names a step and came when that was over."""
+        """The step that ran at that time: a line names its step and comes when that is over."""
         named = [(came, int(line.split("step ")[1].split(":")[0])) for came, line in self.said
                  if line.startswith("gradtune: step ")]
         came, step = min(named, key=lambda entry: abs(entry[0] - moment))
@@ -175,7 +176,7 @@ class LiveJob:
         return step
 
     def end(self, seconds=120):
-        """Ends it early if it has not ended by itself."""
+        """Ends the job early if it has not ended by itself."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -190,23 +191,23 @@ def median_step(report, warm_up):
 
 
 def plans(entries):
-    """Strategies that a journal holds, by label."""
+    """Strategies in a journal, by label."""
     strategies = [entry["strategy"] for entry in entries if isinstance(entry.get("strategy"), dict)]
     return {strategy["label"]: strategy for strategy in strategies}
 
 
 def decided_values(entries, what, since=0):
-    """What the decisions of that kind say of strategies, by label."""
+    """The values of the decisions of that kind on strategies, by label."""
     return {entry["label"]: entry["value"] for entry in entries if entry.get("what") == what and entry["step"] >= since}
 
 
 def measured_ms(entries, since=0):
-    """What strategies took when they were measured, by label."""
+    """Measured times of strategies, by label."""
     return {label: ms for label, ms in decided_values(entries, "measure", since).items() if ms > 0}
 
 
 def write_plans(entries, labels, folder, tag):
-    """Files of those of the strategies that the journal holds, by label."""
+    """Files of those strategies that the journal holds, by label."""
     files, held = {}, plans(entries)
     for label in labels:
         if label in held:
@@ -216,7 +217,7 @@ def write_plans(entries, labels, folder, tag):
 
 
 def raced_strategies(entries, folder, tag):
-    """Strategies that went through the race and were near the best when they were measured before: files, by label."""
+    """Files of strategies that raced and were near the best in the earlier measurement, by label."""
     slots = {entry["slot"]: entry["strategy"]["label"] for entry in entries if entry.get("kind") == "plan"}
     raced = {slots.get(entry["slot"]) for entry in entries if entry.get("kind") == "step" and entry["stage"] == "race"}
     measured = measured_ms(entries)
@@ -235,7 +236,7 @@ def row(rows, name, value, anchor, ratios, goal, unit="ms"):
 
 
 def significant(value):
-    """With four significant digits, if it is a number with a fraction; so are those in lists and dictionaries."""
+    """Rounds to four significant digits if it is a number with a fraction; also inside lists and dictionaries."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
@@ -253,7 +254,7 @@ def results_text(run, rows):
 
 
 def save(out, rows):
-    """Writes the rows, and the run that the last of them are of."""
+    """Writes the rows, and the run that produced the last of them."""
     git = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], check=False, capture_output=True,
                          text=True)
     run = {"date": time.strftime("%Y-%m-%d"), "commit": git.stdout.strip(), "cores": len(os.sched_getaffinity(0)),

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank of the benchmark "sparse_choice": trains one table of which each step reads other rows. Policy `auto` tunes
-// first. Then each scheme is pinned by turns in the same processes, and rank 0 writes how long steps took.
+// A rank of the benchmark "sparse_choice": trains one table and reads other rows in each step. Policy `auto` tunes
+// first. Then each scheme is pinned in turn in the same processes, and rank 0 writes the step times.
 //
-// Each rank reads `density` of the rows. A share `overlap` of these are the same on all ranks, the others are its own:
-// so much is the overlap of any two ranks as Zen defines it, rows that both have over rows that one has. Where the
+// Each rank reads `density` of the rows. A share `overlap` of these are the same on all ranks, the others are its
+// own. This is the overlap of any two ranks as Zen defines it, rows that both have over rows that one has. If the
 // table has too few rows for that, ranks far apart share some of their own, and the overlap is larger.
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -43,15 +43,15 @@ struct Flags {
 
 constexpr const char* kCodecs[] = {"rows", "coo", "blocks"};
 
-constexpr int64_t kDraws = 8;         // batches, which come again and again
-constexpr int64_t kDropped = 2;       // steps of a block, after a switch
+constexpr int64_t kDraws = 8;         // batches, which repeat
+constexpr int64_t kDropped = 2;       // first steps of a block, after a switch
 constexpr int64_t kMostSteps = 60;    // of a block
-constexpr double kBlockMs = 250;      // that a block should last
-constexpr double kWorthTwice = 2;     // times the fastest of the first round, to run again
-constexpr double kWorthAgain = 1.25;  // times the fastest of all rounds so far, once there are kEnough
+constexpr double kBlockMs = 250;      // shortest duration of a block
+constexpr double kWorthTwice = 2;     // factor over the fastest of the first round, up to which it runs again
+constexpr double kWorthAgain = 1.25;  // factor over the fastest of all rounds so far, once there are kEnough
 constexpr int64_t kEnough = 3;
-constexpr int64_t kTuningSteps = 10;     // between two looks whether `auto` has decided
-constexpr const char* kChosen = "auto";  // what it chose, where that is none of the pinned schemes
+constexpr int64_t kTuningSteps = 10;     // between two checks if `auto` has decided
+constexpr const char* kChosen = "auto";  // its choice, if it is none of the pinned schemes
 
 struct Arm {
   std::string name;
@@ -61,7 +61,7 @@ struct Arm {
   bool is_worth_it = true;             // to be measured again
 };
 
-// What ranks read, and what these sets of rows have in common.
+// The rows that ranks read, and the common part of these sets.
 struct Batches {
   Batches(const Flags& flags, int rank, int ranks) {
     const int64_t of_one_rank = std::max<int64_t>(std::llround(flags.density * static_cast<double>(flags.rows)), 1);
@@ -85,7 +85,7 @@ struct Batches {
   }
 
   std::vector<Tensor> ids;
-  double of_one = 0, of_all = 0;  // share of rows that one rank reads, and any of them
+  double of_one = 0, of_all = 0;  // share of rows that one rank reads, and that any rank reads
   double shared = 0;              // overlap of two ranks, mean over pairs
 };
 
@@ -100,7 +100,7 @@ class ChoiceRank {
 
   bool leads() const { return group_->getRank() == 0; }
 
-  // Until `auto` has decided, or for so many steps.
+  // Runs until `auto` has decided, or for the given number of steps.
   void tune() {
     wrap({.policy = "auto", .journal = file("journal.jsonl")});
     int64_t decided = 0;
@@ -117,7 +117,7 @@ class ChoiceRank {
     if (result.predicted_ms) report_["predicted_ms"] = *result.predicted_ms;
   }
 
-  // On rank 0, which says what runs next: all schemes, then those that are worth it.
+  // On rank 0, which decides what runs next: all schemes, then those that are worth it.
   void lead() {
     std::vector<Arm> arms = make_arms();
     int64_t steps = flags_.steps;
@@ -168,7 +168,7 @@ class ChoiceRank {
     wrapped_->step();
   }
 
-  // Rank 0's words.
+  // The numbers that rank 0 sends.
   std::vector<int64_t> of_leader(std::vector<int64_t> words) {
     std::vector<Tensor> message{torch::tensor(words)};
     group_->broadcast(message)->wait();
@@ -176,7 +176,7 @@ class ChoiceRank {
     return words;
   }
 
-  // The median of so many steps under that arm's strategy.
+  // The median of the steps under that arm's strategy.
   double block_ms(int64_t arm, int64_t steps) {
     wrap({.strategy = strategy_of(arm), .tuning_budget = 0});
     std::vector<double> ms;
@@ -189,7 +189,7 @@ class ChoiceRank {
     return core::median(std::move(ms));
   }
 
-  // Each scheme for the whole table, and what was chosen if it is none of them.
+  // Each scheme for the whole table, and the chosen strategy if it is none of them.
   std::vector<Arm> make_arms() {
     const core::TraitsTable known = compress::known_traits();
     const tuner::StrategyFile tuned =

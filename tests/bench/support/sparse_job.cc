@@ -1,18 +1,17 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank of the benchmark "sparse": trains a model of support/sparse_models.h, and writes how long each step took and
-// what the loss was.
-// Arms:
-//   ddp        Dense gradients under c10d::Reducer, which Python's DistributedDataParallel is made of, with its
-//              defaults.
-//   by_hand    Sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
-//              The rest is all-reduced as one.
-//   dense, gather, two_step, recursive_doubling
-//              gradtune with sparse gradients, and that scheme pinned for all tables; the rest in the baseline's
-//              buckets.
-//   zen, auto  gradtune with that policy, which tunes while it trains.
-//   file       gradtune with a strategy pinned that `auto` exported.
+// A rank of the benchmark "sparse": trains a model of support/sparse_models.h, and writes the time and the loss of
+// each step. Arms:
+// - ddp: dense gradients under c10d::Reducer, the core of Python's DistributedDataParallel, with its defaults
+// - by_hand: sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
+//   The
+//   rest is all-reduced as one
+// - dense, gather, two_step, recursive_doubling: gradtune with sparse gradients, and that scheme pinned for all
+//   tables;
+//   the rest in the baseline's buckets
+// - zen, auto: gradtune with that policy, which tunes while it trains
+// - file: gradtune with a pinned strategy that `auto` exported
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -40,7 +39,7 @@ namespace {
 
 using torch::Tensor;
 
-// What users of torch.distributed write: gather what is sparse, all-reduce the rest.
+// The usual code of torch.distributed users: gather sparse gradients, all-reduce the rest.
 void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
   const int64_t size = group.getSize();
   std::vector<Tensor> dense;
@@ -86,7 +85,7 @@ void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
   }
 }
 
-// The rest of what is c10d::Reducer's is done as in Python's DistributedDataParallel.
+// The rest of the work around c10d::Reducer follows Python's DistributedDataParallel.
 std::unique_ptr<c10d::Reducer> make_ddp(SparseModel& model, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   constexpr int64_t kFirstBytes = 1 << 20, kBytes = 25 << 20;
   std::vector<Tensor> parameters = model.parameters();
@@ -106,7 +105,7 @@ std::unique_ptr<c10d::Reducer> make_ddp(SparseModel& model, const c10::intrusive
                                          /*use_python_reducer=*/false, std::vector<int64_t>());
 }
 
-// The strategy of that file, with that option for what is in buckets of compressors that take rows.
+// The strategy of that file, with that option in buckets whose compressors take rows.
 void write_with_option(const std::string& path, const core::Option& option) {
   const core::TraitsTable known = compress::known_traits();
   tuner::StrategyFile file = tuner::parse_strategy(tuner::read_file(path, 1 << 20).value(), known).value();
@@ -122,7 +121,7 @@ class Trainer {
   Trainer(const std::string& model, const std::string& arm, const std::string& file)
       : model_(make_sparse_model(model, arm != "ddp")) {
     if (!model_) throw std::runtime_error("unknown model " + model);
-    // A power of two: dense and sparse updates then have the same bits, whether or not they round the product.
+    // A power of two: dense and sparse updates then have the same bits, with or without rounding of the product.
     sgd_.emplace(model_->parameters(), 0.5);
     if (arm == "ddp") ddp_ = make_ddp(*model_, group_);
     if (arm == "ddp" || arm == "by_hand") return;
@@ -140,7 +139,7 @@ class Trainer {
     }
     const auto scheme = schemes.find(arm);
     if (scheme == schemes.end()) throw std::runtime_error("unknown arm " + arm);
-    // What is sparse is known after a step.
+    // The sparse tensors are known after a step.
     wrap({.tuning_budget = 0});
     step(0);
     wrapped_->export_strategy(file);
@@ -149,7 +148,7 @@ class Trainer {
     first_ = 1;
   }
 
-  int64_t first() const { return first_; }  // step that is still to be done
+  int64_t first() const { return first_; }  // the next step
   bool leads() const { return group_->getRank() == 0; }
   const std::optional<Optimizer>& wrapped() const { return wrapped_; }
 

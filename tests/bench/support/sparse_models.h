@@ -13,16 +13,17 @@
 namespace gradtune::bench {
 
 struct SparseModel : torch::nn::Module {
-  // On that rank's share of the batch of that step.
+  // For that rank's share of the batch of that step.
   virtual torch::Tensor loss(int64_t step, int rank) = 0;
 };
 
-// By name, with tables whose gradients are sparse or not; null where there is none of that name.
-//   lstm    A word-level language model. Words of the text that the command "bible" prints are hashed to rows. The
-//           softmax is over the words of the batch and 512 sampled others, the same on all ranks, so that both tables
-//           are updated by rows.
-//   deepfm  A factorization machine and a small network over 26 fields of one table. Ids are Zipf-distributed.
-// Throws where the text can not be had.
+// Makes a model by name, with sparse or dense gradients of its tables; null for an unknown name.
+// - lstm: a word-level language model. Words of the text that the command "bible" prints are hashed to rows. The
+//   softmax
+//   is over the words of the batch and 512 sampled others, the same on all ranks, so that both tables are updated by
+//   rows
+// - deepfm: a factorization machine and a small network over 26 fields of one table. Ids are Zipf-distributed
+// Throws if the text is not available.
 std::shared_ptr<SparseModel> make_sparse_model(const std::string& name, bool has_sparse_gradients);
 
 }  // namespace gradtune::bench

@@ -28,8 +28,8 @@ template <bool past_caches>
 void stream_groups(const Stream& stream, int64_t begin, int64_t end, int64_t turns) {
   const hn::CappedTag<uint8_t, 64> d;
   const auto step = static_cast<int64_t>(hn::Lanes(d));
-  // Of all that was read, so that it is; and not zero, since some processors write zeros twice as fast as anything
-  // else.
+  // Depends on all reads, so that none is left out. It is not zero, since some processors write zeros twice as fast
+  // as anything else.
   auto seen = hn::Set(d, uint8_t{0x5a});
   for (int64_t group = begin; group < end; ++group) {
     for (int64_t turn = 0; turn < turns; ++turn) {

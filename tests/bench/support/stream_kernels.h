@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The anchor of benchmarks on memory: a kernel that reads and writes the same arrays as what is measured, and does
-// nothing else. A share of it, measured in the same run, says how far from the limit something is; a share of memcpy
-// does not, since it has another mix of reads and writes.
+// The anchor of benchmarks on memory: a kernel that reads and writes the same arrays as the measured code, and does
+// nothing else. A share of it, measured in the same run, shows the distance from the limit. A share of memcpy does
+// not, since it has another mix of reads and writes.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace gradtune::bench {
 
-// Elements that are handled together: of each array so many bytes, one array after the other.
+// Elements that are handled together: this many bytes of each array, one array after the other.
 inline constexpr int64_t kGroup = 512;
 
 // Arrays that pass between memory and caches, with the bytes of a group in each: multiples of 64, as are the addresses.
@@ -20,7 +20,7 @@ struct Stream {
   struct Read {
     const std::byte* data;
     int64_t bytes;
-    int64_t ahead = 0;  // groups: another part of an array that is read already, or was written, in another pass
+    int64_t ahead = 0;  // groups: another part of an array that another pass has already read or written
   };
   struct Write {
     std::byte* data;
@@ -33,8 +33,8 @@ struct Stream {
   int64_t bytes() const;
 };
 
-// How it is done: with streaming stores, which go past the caches and do not read the line that they write; and whether
-// arrays take turns within a group. Which is fastest hangs on the arrays and on the machine.
+// The form of the kernel. Streaming stores go past the caches and do not read the line that they write. Arrays may
+// take turns within a group. The fastest form depends on the arrays and on the machine.
 struct StreamForm {
   bool past_caches, takes_turns;
 };

@@ -100,7 +100,7 @@ def rate_at(step):
 
 @torch.no_grad()
 def perplexity(model):
-    """Of a byte, over the first 128 Ki that were held out."""
+    """Perplexity of a byte, over the first 128 Ki of held-out text."""
     text = load()[1]
     model.eval()
     end = min(len(text) - 1, 1 << 17)
