@@ -9,8 +9,8 @@
 //     EXPECT_EQ(steps_of(folder.path("journal.jsonl")), 12);
 //   }
 //
-// The first one in a process makes the folder and removes it with all that it holds. Others in that process, and those
-// of processes that it starts meanwhile, are the same folder.
+// The first one in a process makes the folder and removes it with its contents. Others in that process, and in
+// processes that it starts while it lives, are the same folder.
 #pragma once
 
 #include <cerrno>

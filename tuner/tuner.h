@@ -7,8 +7,7 @@
 //
 // Stages:
 // - imported: the job started from a strategy file. That strategy runs, is raced against the baseline, and goes on
-//   to
-//   `confirm`. If it is not confirmed, it is dropped and a search begins.
+//   to `confirm`. If it is not confirmed, it is dropped and a search begins.
 // - observe: measures the baselines, and decides if one is faster or either may be.
 // - partition: measures the policy's proposals.
 // - race: sequential halving on interleaved blocks with paired scores (race.h).
@@ -42,8 +41,7 @@
 // A new search starts after one of these:
 // - A strategy that the last search left out may run now. The committed strategy races the new results.
 // - The audit found that the committed strategy's speed relative to the baseline moved far since the last search.
-//   The
-//   former committed strategy races the new results.
+//   The former committed strategy races the new results.
 // - A strategy other than the one in force won the race. The arms left at its end race the new results.
 //
 // The baseline takes over after kMostNonfinite consecutive steps with gradients that are not finite under a lossy

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""examples/cluster: what ranks are told, honest shaping, how jobs end, and nothing left behind."""
+"""Tests examples/cluster: the environment of ranks, correct shaping, the end of jobs, and that nothing is left
+behind."""
 
 import json
 import os
@@ -18,8 +19,8 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 CLUSTER = [sys.executable, str(EXAMPLES / "cluster")]
 RELAY = os.environ.get("CLUSTER_RELAY")  # the program, for --delay
 REFUSED, UNAVAILABLE = 3, 4
-WAIT_S = 20  # far more than anything here takes
-# Before each attempt at a shaped network: on a busy machine the probe refuses what it measures.
+WAIT_S = 20  # far more than any command here takes
+# Pauses before each attempt at a shaped network: on a busy machine the probe refuses the link that it measures.
 PAUSES_S = (0, 5, 15, 30)
 
 PRINT_PLACE = """
@@ -31,8 +32,8 @@ place = {name: os.environ[name] for name in names}
 print(json.dumps({**place, "cores": sorted(os.sched_getaffinity(0))}))
 """
 
-# What two ranks need that time a transfer: where they meet, a connection once the other listens, and
-# the rate in bytes/s at which the rest came after a share of all had come.
+# Code for two ranks that time a transfer. It has their meeting point, a connection once the other rank listens, and
+# the rate in bytes/s of the rest after a given share has come.
 MEET = """
 import os, socket, struct, sys, time
 address, size = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
@@ -52,7 +53,7 @@ def rate_after(share, connection):
     return (received - early[1]) / (arrivals[-1][0] - early[0])
 """
 
-# Rank 1 sends; rank 0 prints the rate of all but the first tenth, which an idle link's burst speeds up.
+# Rank 1 sends. Rank 0 prints the rate without the first tenth, which an idle link's burst speeds up.
 TRANSFER = (
     MEET
     + """
@@ -64,9 +65,9 @@ else:
 """
 )
 
-# Rank 1 calls rank 0, which answers every byte: the shortest time is printed. Then it sends at full
-# speed, and rank 0 prints the rate of the second half, when TCP's window has opened. Rank 1 also
-# prints what TCP had to send twice.
+# Rank 1 calls rank 0, which answers every byte; it prints the shortest time. Then it sends at full speed, and rank 0
+# prints the rate of the second half, when TCP's window has opened. Rank 1 also prints the number of TCP's
+# retransmissions.
 CALL_AND_TRANSFER = (
     MEET
     + """
@@ -92,7 +93,7 @@ else:
 """
 )
 
-# A network shaped in one way and claimed to be another; a short probe will do.
+# A network that is shaped differently from its claim; a short probe is enough.
 WRONG_CLAIM = """
 import sys
 sys.dont_write_bytecode = True
@@ -126,7 +127,7 @@ def run_cluster(options, *command, variables=None):
 
 
 def run_shaped(options, *command):
-    """Again after a while where the probe refused."""
+    """Tries again after a while if the probe refused."""
     for pause_s in PAUSES_S:
         time.sleep(pause_s)
         done = run_cluster(options, *command)
@@ -199,13 +200,13 @@ class Shaping(unittest.TestCase):
         self.assertIn("burst=25000,gso=22500,", done.stderr)
         ratio = float(done.stdout) / rate_bytes_per_s
         self.assertLess(ratio, 1.05, "the link gave more than it has")
-        self.assertGreater(ratio, 0.75, "the link gave far less than it has")  # a busy machine may
+        self.assertGreater(ratio, 0.75, "the link gave far less than it has")  # possible on a busy machine
         counted = re.search(
             r"node 0 sent \d+ received (\d+) dropped 0; node 1 sent (\d+) received \d+ dropped 0",
             done.stderr,
         )
         self.assertIsNotNone(counted, done.stderr)
-        # The headers of frames that were handed over in one piece count once.
+        # The headers of frames that were passed on in one piece count once.
         expected_bytes = size_bytes * 22_500 / (22_500 - 66)
         for counted_bytes in map(int, counted.groups()):
             self.assertAlmostEqual(counted_bytes / expected_bytes, 1, delta=0.03)
@@ -280,7 +281,7 @@ class Delay(unittest.TestCase):
                 round_trip_s = 2e-3 * delay_ms
                 self.assertGreaterEqual(float(shortest_s), round_trip_s, "ahead of its time")
                 self.assertLess(float(shortest_s), 1.1 * round_trip_s + 0.3e-3)
-                # Where the relay cannot have priority, TCP may take a late frame for a lost one.
+                # If the relay cannot have priority, TCP may take a late frame for a lost one.
                 self.assertLess(int(sent_twice), 10, "lost, or out of order")
                 ratio = float(done.stdout) / (rate_mbit * 1e6 / 8 * 1448 / 1514)
                 self.assertLess(ratio, 1.05, "the link gave more than it has")
@@ -374,7 +375,7 @@ class ExitStatus(unittest.TestCase):
 
 
 class NothingLeftBehind(unittest.TestCase):
-    """Ranks leave a child behind in a session of its own, the hardest kind to find again."""
+    """Ranks leave a child behind in its own session, which is the hardest kind to find again."""
 
     options = "--rate none"
     expected_processes = 2 + 4  # launcher and first process, two ranks with a child each
@@ -386,7 +387,7 @@ class NothingLeftBehind(unittest.TestCase):
 
     @staticmethod
     def named_objects():
-        """Links and namespaces that anyone can see."""
+        """Links and namespaces that are visible to all."""
         folders = map(pathlib.Path, ("/sys/class/net", "/run/netns"))
         return [sorted(os.listdir(folder)) for folder in folders if folder.exists()]
 
@@ -395,14 +396,14 @@ class NothingLeftBehind(unittest.TestCase):
         return ["sh", "-c", f'setsid "$@" & {end}', "sh", *sleeper]
 
     def processes(self):
-        """Numbers of all processes of this test: launcher, ranks and what these started."""
+        """Numbers of all processes of this test: launcher, ranks and their children."""
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 if self.marker.encode() in path.read_bytes():
                     found.append(int(path.parent.name))
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it has ended in the meantime
         return found
 
     def wait_for_processes(self, enough):
@@ -416,7 +417,7 @@ class NothingLeftBehind(unittest.TestCase):
         self.assertEqual(self.named_objects(), self.machine)
 
     def start(self):
-        """A launcher whose ranks run and would go on."""
+        """A launcher whose ranks run and would continue."""
         expected = self.expected_processes
         for pause_s in PAUSES_S:
             time.sleep(pause_s)
@@ -462,7 +463,7 @@ class NothingLeftBehind(unittest.TestCase):
 
 @unittest.skipUnless(RELAY, "no relay: CLUSTER_RELAY does not name the program")
 class NothingLeftBehindWithDelay(NothingLeftBehind):
-    """The relay counts too: it is started under a name that has the mark."""
+    """The relay counts too: its name has the mark."""
 
     expected_processes = NothingLeftBehind.expected_processes + 1
     test_after_success = test_after_sigterm = None  # as without a relay; probes take seconds

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""examples/demo: what its ranks are told, and that what it says of a decision is all of that decision."""
+"""Tests examples/demo: the environment of its ranks, and that it prints the whole decision."""
 
 import contextlib
 import importlib.machinery
@@ -66,14 +66,14 @@ class Summary(unittest.TestCase):
         self.assertRegex(text, r"step +61\.0 +31\.0\n")
 
 
-# Stands for the training program: leaves what a run leaves.
+# Replaces the training program: it leaves the files of a run.
 TRAINS = """#!{python}
 import json, shutil, sys
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 shutil.copy({journal!r}, flags["--journal"])
 json.dump({report!r}, open(flags["--report"], "w"))
 """
-# Stands for the program that makes pages.
+# Replaces the program that makes pages.
 REPORTS = """#!{python}
 import sys
 open(sys.argv[sys.argv.index("-o") + 1], "w").write("page of " + sys.argv[2])

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each model of the examples learns, on two ranks: models_test.py TRAIN_FASHION_MNIST TRAIN_TEXT
-TRAIN_SYNTHETIC"""
+"""Each model of the examples learns, on two ranks: models_test.py TRAIN_FASHION_MNIST TRAIN_TEXT TRAIN_SYNTHETIC"""
 
 import json
 import os
@@ -18,7 +17,7 @@ PROGRAMS = sys.argv[1:4]
 
 
 def train(folder, program, *flags):
-    """The report of rank 0. Ranks that do not end well are shown with what they said."""
+    """The report of rank 0. If a rank fails, its output is shown."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

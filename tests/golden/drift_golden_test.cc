@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A link that changes from 1000 to 100 Mbit/s and back while a job trains, from step times that were recorded on real
-// ranks at both rates (record_steps.py): the real tuner on a simulated job whose steps are drawn from these in runs, so
-// that what follows one another stays together. Each change has to be noticed within 50 steps, and what is in force in
-// the end within 3 % of the best strategy for that rate. The end: a new search waits until not having looked has cost
-// as much as it would, which takes the longer the less there is to gain.
+// A link changes from 1000 to 100 Mbit/s and back while a job trains. The real tuner runs on a simulated job, with
+// step times that were recorded on real ranks at both rates (record_steps.py). Steps are drawn from these in runs,
+// so that consecutive steps stay together. Each change must be noticed within 50 steps, and the final strategy must
+// be within 3 % of the best one for that rate. A new search waits until not searching has cost as much as a search
+// would, so less gain means a longer wait.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ constexpr int64_t kQuietSteps = 130;  // after a decision, before the link chang
 constexpr int64_t kEnd = 1'500;       // steps after a change
 constexpr int64_t kMostSteps = 6'000, kDelay = 50;
 constexpr double kNearBest = 1.03;
-constexpr uint64_t kRunLength = 8;  // steps that are drawn together
+constexpr uint64_t kRunLength = 8;  // consecutive steps in one draw
 
 struct StepMs {
   double step, compute_max, compute_min, comm;
@@ -70,7 +70,7 @@ class Resampled {
   uint64_t left_ = 0;
 };
 
-// A job over a link of which `rate` says how fast it is now.
+// A job over a link with the present rate `rate`.
 class DriftingJob {
  public:
   explicit DriftingJob(uint64_t seed) {
@@ -115,7 +115,7 @@ class DriftingJob {
     is_near_best = median_ms(recorded_[rate].at(job_->tuner->chosen().label)) <= kNearBest * best_ms;
   }
 
-  bool is_noticed = false, is_near_best = false;  // of the last change
+  bool is_noticed = false, is_near_best = false;  // for the last change
 
  private:
   int64_t steps() const { return static_cast<int64_t>(job_->steps.size()); }
@@ -151,7 +151,8 @@ TEST(DriftGolden, FromRecordedStepsEachChangeIsNoticedAndEndsNearTheBest) {
   EXPECT_GE(good, kGoodRuns) << "of " << kRuns;
 }
 
-// The recording can tell: the rates are far apart, and what is best at one of them is not good enough at the other.
+// Shows that the recording can tell: the rates are far apart, and the best strategy of one is not good enough at the
+// other.
 TEST(DriftGolden, TheRatesDiffer) {
   const Recorded fast = read("1gbit"), slow = read("100mbit");
   for (const auto& [label, steps] : fast) {

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Journals of real jobs (two ranks of the reference job on a shaped network, 2026-11-25), replayed: told the same step
-// times, a tuner decides the same, byte for byte on a machine with the same mathematical library; elsewhere
-// figures may differ in their last digit, so they are compared as numbers. Where decisions are changed on purpose, what
-// was recorded no longer fits, and new journals have to be recorded: GRADTUNE_JOURNAL=FILE examples/cluster ...
+// Replays journals of real jobs (two ranks of the reference job on a shaped network, 2026-11-25). A tuner with the
+// same step times decides the same, byte for byte on a machine with the same mathematical library. Elsewhere figures
+// may differ in their last digit, so they are compared as numbers. If decisions are changed on purpose, the
+// recordings no longer fit, and new journals are needed: GRADTUNE_JOURNAL=FILE examples/cluster ...
 // train_fashion_mnist --policy mergecomp, whose proposals do not move with every change of the cost model.
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST_P(JournalGolden, DecidesTheSameBytesEveryTime) {
   EXPECT_EQ(decide_again(file).value(), decide_again(file).value());
 }
 
-// Other times lead to other decisions: the test above can fail.
+// Shows that the test above can fail: other times lead to other decisions.
 TEST_P(JournalGolden, OtherTimesDecideOtherwise) {
   const std::string text = read_file(GRADTUNE_JOURNALS "/" + GetParam() + ".jsonl", 1 << 20).value();
   JournalFile file = parse_journal(text).value();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every decision of `mergecomp` on the reference job, as text: a change of it is seen in review. To take what the
-// policy does now, run this test with GRADTUNE_UPDATE_GOLDEN=1.
+// Every decision of `mergecomp` on the reference job, as text, so that review shows a change. To record the policy's
+// present decisions, run this test with GRADTUNE_UPDATE_GOLDEN=1.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

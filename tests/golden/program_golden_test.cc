@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What compiling makes of every program of the decision tree and its extension where all memory is the host's: the same
-// operations at the same offsets as ever. A change of that is meant, or a job on the CPU has begun to pay for something
-// that only others need. Then the hashes below are those that the test prints.
+// Compiles every program of the decision tree and its extension with all memory on the host, and expects the same
+// operations at the same offsets as before. A change is either intended, or a job on the CPU has begun to pay for
+// something that only others need. If it is intended, replace the hashes below by those that the test prints.
 #include <gtest/gtest.h>
 
 #include "engine/core/hash.h"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records what steps take under some strategies on real ranks over a link of two rates, for drift_golden_test.
+"""Records step times under some strategies on real ranks over a link of two rates, for drift_golden_test.
 
 usage: record_steps.py BUILD_FOLDER OUT.json
 
-Two ranks of the reference job on a shaped network (examples/cluster), each strategy pinned in a run of its own: the
-baselines, and strategies that the journals here hold. A line for each strategy and rate: [step, computing on the slowest
-rank, on the fastest one, collectives], in ms, one after the other as they were.
+It runs two ranks of the reference job on a shaped network (examples/cluster), with each strategy pinned in its own
+run: the baselines, and strategies from the journals here. The output has a line for each strategy and rate: [step,
+computing on the slowest rank, on the fastest one, collectives], in ms, in order.
 """
 import json
 import os

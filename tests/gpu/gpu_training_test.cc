@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training on a real GPU, that all ranks share, over Gloo: what kernels compress on the device gives the bits that the
-// host's compressors give, and a tuned job at exact those of one that sends all as it is.
+// Tests training on a real GPU, which all ranks share, over Gloo. Kernels on the device give the bits of the host's
+// compressors, and a tuned job at exact gives those of an uncompressed one.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <torch/cuda.h>
@@ -23,7 +23,7 @@ class GpuTraining : public testing::Test {
     job.device = c10::Device(torch::kCUDA, 0);
     return job;
   }
-  // Of the host: gradients are copied to it.
+  // On the host: gradients are copied to it.
   static DeviceJob on_host(DeviceJob job) {
     job = on_gpu(job);
     job.make_kernels = [](c10::Device) { return nullptr; };
@@ -56,7 +56,7 @@ TEST_F(GpuTraining, ATunedJobAtExactHasTheBitsOfOneThatIsNot) {
   });
 }
 
-// With one rank, since NCCL takes no two of one GPU.
+// With one rank, since NCCL allows only one rank per GPU.
 TEST_F(GpuTraining, OverNcclOneRankTrains) {
   run_ranks(1, [](const Rank& rank) {
     const auto group = make_group();

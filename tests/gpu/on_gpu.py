@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What needs a GPU, one thing after the other within ten minutes: what `./run gpu` runs.
+"""Runs everything that needs a GPU, one step after the other within ten minutes, for `./run gpu`.
 
 usage: on_gpu.py [--minutes 9.5] [--only STEP,...] PROGRAMS RESULTS
 
-PROGRAMS: the folder that `./run gpu pack` fills. RESULTS: a folder for the logs, one a step, benchmarks' JSON files, and
-summary.json, which says of each step whether it passed, failed, ran out of time or was not run, and why. What comes first
-matters most. A step that fails keeps none of the others from running. Ends with 0 where all that ran passed.
+PROGRAMS: the folder that `./run gpu pack` fills. RESULTS: a folder for the logs, one a step, benchmarks' JSON files,
+and summary.json. The summary says for each step if it passed, failed, ran out of time or was not run, and why. The
+most important steps come first. A failed step does not keep the others from running. The exit code is 0 if all steps
+that ran passed.
 """
 import argparse
 import json
@@ -24,14 +25,14 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
 
-# What sanitizers look at: of each source of kernels (engine/compress) one compressor.
+# The compressors for sanitizers: one for each source of kernels (engine/compress).
 SANITIZED = {"block_codes": "int8_256", "dense": "none", "int_packed": "int4packed_256", "packed": "packed",
              "powersgd": "powersgd_4", "randk": "randk_0_1", "signs": "efsignsgd_64", "sparse": "rows", "thc": "thc_30",
              "topk": "topk_0_02"}
 
 
 def steps(programs, results):
-    """Each step: its name, the seconds that it may take, and its command."""
+    """Each step: its name, its time limit in seconds, and its command."""
     python = sys.executable
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     yield "machine", 30, ["nvidia-smi"]
@@ -46,13 +47,14 @@ def steps(programs, results):
     for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         yield tool, 40, [sanitizer, "--tool", tool, "--error-exitcode", "3", programs / "gpu_compressors_test",
                          "--gtest_filter=" + ":".join(tests)]
-    # On an H200 the first two rates take about 350 s. Rows are written behind each rate, so that the last one may be cut off.
+    # On an H200 the first two rates take about 350 s. Rows are written after each rate, so the last one may be cut
+    # off.
     yield "train_device", 400, [python, BENCH / "train_device.py", "--rates", "25000,1000,5000", "--fidelities", "lossy", "--steps",
                                 "7", "--tuning", "150", programs, results / "train_device.json"]
 
 
 def environment(programs):
-    """Libraries are those beside the programs, and those of the torch that this Python has."""
+    """Libraries are those beside the programs, and those of this Python's torch."""
     folders = [programs / "lib"]
     for packages in [*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))]:
         folders += [Path(packages) / "torch" / "lib", *sorted(Path(packages).glob("nvidia/*/lib"))]
@@ -62,7 +64,7 @@ def environment(programs):
 
 
 def run(command, seconds, log, env):
-    """How it ended, in a word or a few."""
+    """The outcome, in a few words."""
     with open(log, "wb") as output:
         try:
             process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=subprocess.STDOUT, env=env,
@@ -72,7 +74,7 @@ def run(command, seconds, log, env):
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with the ranks that it started
+            os.killpg(process.pid, signal.SIGKILL)  # and the ranks that it started
             process.wait()
             return f"ran out of time after {seconds:.0f} s"
     if status != 0:
@@ -81,7 +83,7 @@ def run(command, seconds, log, env):
 
 
 def name_device(results):
-    """Says in the results of benchmarks on which GPU they ran."""
+    """Names the GPU in the results of benchmarks."""
     try:
         said = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
                               check=False)
@@ -94,7 +96,7 @@ def name_device(results):
 
 
 def run_all(wanted, results, seconds_for_all, env):
-    """0 where all passed. Steps are tuples of name, seconds and command."""
+    """Returns 0 if all passed. Steps are tuples of name, seconds and command."""
     deadline = time.monotonic() + seconds_for_all
     summary = {}
     for name, seconds, command in wanted:

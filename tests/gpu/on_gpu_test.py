@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `./run gpu` says of steps that pass, fail, hang, or are no programs; without a GPU."""
+"""Tests the summary of `./run gpu` for steps that pass, fail, hang, or are no programs; without a GPU."""
 import io
 import json
 import os

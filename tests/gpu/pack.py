@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the programs that need a GPU with the libraries that they need.
+"""Packs the programs that need a GPU together with their libraries.
 
 usage: pack.py BUILD_FOLDER ARCHIVE.tar.xz
 
-Of the libraries all but those of C, C++, LibTorch and NVIDIA: they are the other machine's, or its torch's.
+It leaves out the libraries of C, C++, LibTorch and NVIDIA: the other machine has them, or its torch does.
 """
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ EXAMPLES = ("train_synthetic",)
 
 
 def libraries_of(program):
-    """The paths of what a program links, as the loader finds it."""
+    """The paths of a program's libraries, as found by the loader."""
     said = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     for line in said.splitlines():
         name, _, place = line.strip().partition(" => ")

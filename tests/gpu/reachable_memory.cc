@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// main() of tests that were written for the emulator, where a device reaches the host's memory. So that a GPU does too,
-// all that is allocated is in one block of pinned memory, and so is the stack of the thread that runs the tests.
-// (Nothing that is timed has its memory here: a GPU reads this over its bus.)
+// main() of tests that were written for the emulator, where a device reaches the host's memory. To make this work on
+// a GPU, all allocations are in one block of pinned memory, and so is the stack of the thread that runs the tests.
+// (No timed program has its memory here: a GPU reads this over its bus.)
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -18,12 +18,12 @@
 
 namespace {
 
-// Blocks of 2^k bytes, cut off from the front of a block of pinned memory and kept by size when they are free.
+// Blocks of 2^k bytes, cut from the front of a block of pinned memory and kept by size when they are free.
 class PinnedHeap {
  public:
   static constexpr size_t kBytes = size_t{2} << 30;
 
-  // Null where there is no GPU, or no room.
+  // Null if there is no GPU, or no room.
   void* allocate(size_t bytes, size_t alignment) {
     const std::lock_guard lock(mutex_);
     if (memory_ == nullptr) return nullptr;
@@ -40,7 +40,7 @@ class PinnedHeap {
     return memory_ + begin;
   }
 
-  // Whether it was of this heap.
+  // Returns true if the memory was of this heap.
   bool free(void* data) {
     const auto offset = static_cast<size_t>(static_cast<std::byte*>(data) - memory_);
     if (memory_ == nullptr || data < memory_ || offset >= kBytes) return false;

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # cmake -D FROM=installed|build_tree -D BUILD=... -D WORK=... -D LIBTORCH=... -D LAUNCHER=... -P consumer_test.cmake
-# Configures, builds and runs a copy of consumer/ in WORK against the package in BUILD, or installed from it into WORK/prefix.
+# Configures, builds and runs a copy of consumer/ in WORK against the package in BUILD, or installed from it into
+# WORK/prefix.
 
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
@@ -11,7 +12,7 @@ endfunction()
 file(REMOVE_RECURSE "${WORK}")
 file(COPY "${CMAKE_CURRENT_LIST_DIR}/consumer" DESTINATION "${WORK}")
 if(FROM STREQUAL "installed")
-  # As README says, and LibTorch is not named: it is where it was when gradtune was built.
+  # As in README, without the path of LibTorch: it is at the same place as when gradtune was built.
   run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
   set(packages -D "CMAKE_PREFIX_PATH=${WORK}/prefix")
 else()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What wrap() hooks, and that nothing of it is left when it fails, ends or is collected."""
+"""Tests the hooks of wrap(), and that none of them is left when it fails, ends or is collected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"fidelity": "exact", "quiet": True, "tuning_budget": 
 
 
 def message_of(body: Callable[[], Any]) -> str:
-    """With the kind of the error in front."""
+    """The message, with the kind of the error in front."""
     try:
         body()
     except BaseException as error:
@@ -108,7 +108,7 @@ def failed() -> dict[str, Any]:
         return sgd(model), ddp
 
     def hook_of_before(model: Any) -> tuple[Any, Any]:
-        """Of another wrap: after ranks agreed it is refused by DDP itself."""
+        """The hook of another wrap: after ranks agreed, DDP itself refuses it."""
         ddp = DistributedDataParallel(model)
         gradtune.wrap(sgd(model), ddp, **OPTIONS).close()
         return sgd(model), ddp
@@ -122,7 +122,7 @@ def failed() -> dict[str, Any]:
         return sgd(model), ddp
 
     def interrupted(model: Any) -> tuple[Any, Any]:
-        """By its user, after the ranks agreed."""
+        """Interrupted by its user, after the ranks agreed."""
 
         class Closed(torch.nn.parallel.DistributedDataParallel):
             @property
@@ -182,7 +182,7 @@ def failed() -> dict[str, Any]:
 
 
 def copied_whole() -> list[str]:
-    """By a class whose state is all that it has, hooks and all, while it is wrapped and after close()."""
+    """Copied by a class whose state is its whole dictionary, hooks included, while it is wrapped and after close()."""
     import gradtune
     import torch
 
@@ -199,7 +199,7 @@ def copied_whole() -> list[str]:
 
 
 def put_in_past_registration() -> list[Any]:
-    """Long after the first steps, in which lists are made anew."""
+    """Long after the first steps, in which lists are rebuilt."""
     import gradtune
     import torch
 
@@ -215,7 +215,7 @@ def put_in_past_registration() -> list[Any]:
 
 
 def collected() -> str:
-    """Rank 1's optimizer goes, in a session that keeps the error of an earlier cell."""
+    """Rank 1's optimizer is collected, in a session that keeps the error of an earlier cell."""
     import gradtune
     import torch.distributed as dist
 
@@ -237,7 +237,7 @@ def collected() -> str:
 
 
 def ended_interactively() -> str:
-    """Rank 1's session ends well, and keeps the error of an earlier cell."""
+    """Rank 1's session ends normally, and keeps the error of an earlier cell."""
     import gradtune
 
     rank = set_up()
@@ -252,7 +252,7 @@ def ended_interactively() -> str:
 
 
 def compiled() -> dict[str, Any]:
-    """A whole training step, update and all."""
+    """A whole training step, including the update."""
     import gradtune
     import torch
     from torch._dynamo.utils import counters

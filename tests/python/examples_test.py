@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The training programs of examples/python, on two ranks under torchrun. Those of a framework are left out where it is not
-installed."""
+"""Runs the training programs of examples/python, on two ranks under torchrun. Programs of a framework that is not
+installed are left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
 
 def torchrun(size: int, script: str, *arguments: str) -> str:
-    """What it printed, output and errors together."""
+    """The printed text, output and errors together."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
     command += ["--master-port", str(ranks.free_port()), str(EXAMPLES / script), *arguments]
     ran = subprocess.run(
@@ -37,7 +37,7 @@ def torchrun(size: int, script: str, *arguments: str) -> str:
     return ran.stdout
 
 
-# Behind the recipe of with_lightning.py.
+# It follows the recipe of with_lightning.py.
 GAN = '''
 class Gan(lightning.LightningModule):
     def __init__(self):
@@ -124,7 +124,7 @@ class Examples(unittest.TestCase):
         self.recipe("lightning", "with_lightning.py")
 
     def test_lightning_with_a_gan(self) -> None:
-        """The recipe serves manual optimization of two halves as well, one of which steps less often."""
+        """The recipe also works for manual optimization of two halves, one of which steps less often."""
         if importlib.util.find_spec("lightning") is None:
             self.skipTest("lightning is not installed")
         head = (EXAMPLES / "with_lightning.py").read_text().split("# ---\n")[0]

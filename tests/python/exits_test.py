@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ways in which a program ends. None hangs, none aborts, and the others learn why. EXIT_TRIALS: how often each."""
+"""Tests ways in which a program ends. None hangs, none aborts, and the others learn why. EXIT_TRIALS: number of runs
+of each."""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ def data_workers() -> None:
 
 
 def cell_run_twice() -> None:
-    """As in a notebook: the same names again, while those of the first run are alive."""
+    """As in a notebook: the same names are bound again while the objects of the first run are alive."""
     for _ in range(2):
         model, optimizer = job()
     print("the end", type(optimizer).__name__, model is not None)

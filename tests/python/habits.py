@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training programs as people write them, in a few lines each. Each is written for DistributedDataParallel; its lines
-`name = DDP(name)` are replaced by one call of gradtune, by habits_test.py, and nothing else changes. A program returns the
-model that it trained."""
+"""Training programs as people write them, in a few lines each. Each is written for DistributedDataParallel.
+habits_test.py replaces its lines `name = DDP(name)` by one call of gradtune, and nothing else changes. A program
+returns the model that it trained."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def factors() -> nn.Module:
 
 
 def deep_fm() -> nn.Module:
-    """Recommendation by embeddings with an optimizer of their own, which takes sparse gradients alone."""
+    """Recommendation by embeddings with a separate optimizer, which only takes sparse gradients."""
 
     class DeepFM(nn.Module):
         def __init__(self) -> None:
@@ -559,7 +559,7 @@ def with_workers() -> nn.Module:
 
 
 def on_plateau() -> nn.Module:
-    """Validation after each epoch, which schedules, and the best weights are kept."""
+    """Validation after each epoch controls the schedule, and the best weights are kept."""
     model = mlp(16, 16, 4)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     model = DDP(model)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of users' habits (habits.py): where each says `model = DDP(model)`, one call of gradtune takes its place. All
-train, to the bits of DistributedDataParallel, and none needs a second change. Those of frameworks are in examples_test.py."""
+"""Tests programs with users' habits (habits.py): one call of gradtune replaces each `model = DDP(model)`. All train
+to the bits of DistributedDataParallel, and none needs a second change. examples_test.py has those of frameworks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE = re.compile(r"^( +)(\w+) = DDP\(\2[^)]*\)(?:  # (\w+))?$", re.MULTILINE)
 
 
 def with_gradtune(source: str) -> str:
-    """DDP's line replaced; a comment behind it names the optimizer where it is not called so."""
+    """Replaces DDP's line; a comment behind it names the optimizer if it has another name."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match.group(3) or "optimizer"
@@ -49,7 +49,8 @@ def all_programs() -> dict[str, Any]:
                 exec(source, names)
                 torch.manual_seed(7)
                 model = names[program.__name__]()
-                # At the end DDP's running statistics are rank 0's on rank 0 alone: it sends them before a forward pass.
+                # At the end DDP's running statistics are rank 0's only on rank 0: it sends them before a forward
+                # pass.
                 trained.append(model.state_dict() if dist.get_rank() == 0 else dict(model.named_parameters()))
             theirs, ours = (list(state.values()) for state in trained)
             assert len(theirs) == len(ours)

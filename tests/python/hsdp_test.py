@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2's shards with gradtune between the replicas, on four ranks, against FSDP2's own hybrid sharding in the same job."""
+"""Tests FSDP2's shards with gradtune between the replicas, on four ranks, against FSDP2's own hybrid sharding in the
+same job."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def new_model(hidden: int = 12) -> Any:
 
 
 def sharded(mesh: Any, hook: Any = None, hidden: int = 12, dtype: Any = None, **options: Any) -> Any:
-    """Each layer is a unit of its own, the model around them has none of its own."""
+    """Each layer is a unit of its own; the model around them has no parameters of its own."""
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     model = new_model(hidden).to(dtype)
@@ -61,7 +62,7 @@ def train(model: Any, steps: int, zero: bool = True) -> Any:
 
 
 def accumulate(model: Any) -> Any:
-    """Two passes a step, the first of which is not sent."""
+    """Two passes a step; the first one is not sent."""
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -75,7 +76,8 @@ def accumulate(model: Any) -> Any:
 
 
 def gradients_of_passes(model: Any, sum_only: bool, factor: float | None) -> Any:
-    """Of four backward passes: the first is the hook's own all-reduce, the second the first one of its session."""
+    """Gradients of four backward passes: the first is the hook's own all-reduce, the second the first one of its
+    session."""
     import torch
     from torch.distributed.fsdp import FSDPModule
 
@@ -92,7 +94,7 @@ def gradients_of_passes(model: Any, sum_only: bool, factor: float | None) -> Any
     return passes
 
 
-# By name: all reductions are sums, the divide factor, the dtype.
+# Cases by name: all reductions are sums, the divide factor, the dtype.
 FACTORS: dict[str, tuple[bool, float | None, str]] = {
     "averages": (False, None, "float32"),
     "divided by the number of shards": (False, 2.0, "float32"),
@@ -104,8 +106,8 @@ FACTORS: dict[str, tuple[bool, float | None, str]] = {
     "float16, divided before and after": (False, 8.0, "float16"),
     "float16, divided by 1": (False, 1.0, "float16"),
 }
-# Numbers below 2^-14 have no more than so many bits: gradtune halves two before it adds them up, which rounds them, and
-# then the sum may be rounded the other way. A sum is twice the average.
+# Numbers below 2^-14 have at most this many bits. gradtune halves two before it adds them up, which rounds them, so
+# the sum may be rounded the other way. A sum is twice the average.
 FLOAT16_ROUNDING, FLOAT16_LAST_BIT = 2.0**-23, 2.0**-10
 
 

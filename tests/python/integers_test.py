@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Options that are integers: Python's have no bounds, those of C++ do."""
+"""Tests integer options: Python's integers have no bounds, those of C++ do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ranks
 
 
 def beyond() -> dict[str, list[str]]:
-    """Integers that are too large, or too small, by as little and by as much as can be."""
+    """Integers that are too large or too small, by the least and by the most possible."""
     import gradtune
     import torch
     import torch.distributed as dist

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who launchers say has failed, where one rank raises an exception and the others are told: the one that did, whose text
-reaches the others. LAUNCH_TRIALS: how often each."""
+"""Tests which rank launchers report as failed, if one raises an exception and the others are told: that rank, whose
+text reaches the others. LAUNCH_TRIALS: number of runs of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT_CAUSE = re.compile(r"Root Cause.*?rank +: (\d+)", re.DOTALL)
 
 
 def train_until_one_fails() -> None:
-    """The last rank raises in its third step; what the others are told is written to a file."""
+    """The last rank raises in its third step; the text that the others get is written to a file."""
     import gradtune
     import torch
     import torch.distributed as dist
@@ -51,7 +51,7 @@ def child(rank: int, port: int) -> None:
 
 
 def spawned(method: str) -> dict[str, Any]:
-    """The launcher that torch.multiprocessing is: it raises what the child raised that ended first."""
+    """The launcher of torch.multiprocessing raises the exception of the child that ended first."""
     import torch.multiprocessing as mp
 
     try:

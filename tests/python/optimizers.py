@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers that people use, as scenarios (scenarios.py). Those of packages are among them where these are there."""
+"""The optimizers that people use, as scenarios (scenarios.py). Optimizers of packages are included if the packages
+are installed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def said(body: Callable[[], Any]) -> str:
 
 
 def numbers(value: Any) -> Any:
-    """The same as text, for comparing states to the bit."""
+    """The numbers as text, for comparing states to the bit."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):
@@ -40,7 +41,7 @@ def numbers(value: Any) -> Any:
 
 
 def note(job: Job) -> None:
-    """What an optimizer is after its steps, which is what it is without gradtune."""
+    """The state of an optimizer after its steps, which must be the same without gradtune."""
     for at, optimizer in enumerate(job.optimizers):
         assert isinstance(optimizer, gradtune.Optimizer) == job.is_gradtune
         facts = {
@@ -54,7 +55,7 @@ def note(job: Job) -> None:
 
 
 def scheduled_and_noted(job: Job) -> None:
-    """With a scheduler, which takes the place of step(), and once more after a load."""
+    """With a scheduler, which replaces step(), and once more after a load."""
     schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9) for optimizer in job.optimizers]
     for step in range(STEPS):
         if step == STEPS - 1:
@@ -68,7 +69,7 @@ def scheduled_and_noted(job: Job) -> None:
 
 
 def by_closure(job: Job) -> None:
-    """Sharpness-aware: the second pass, at other weights, is the closure's."""
+    """Sharpness-aware: the closure runs the second pass, at other weights."""
     for step in range(STEPS):
 
         def closure(at: int = step) -> torch.Tensor:
@@ -94,7 +95,7 @@ def without_schedule(job: Job) -> None:
 
 
 def in_a_wrapper_that_is_none(job: Job) -> None:
-    """Schedule-free around any optimizer, by a class that is none: the one inside is wrapped."""
+    """Schedule-free around any optimizer, by a class that is no optimizer: the one inside is wrapped."""
     import schedulefree
 
     outer = schedulefree.ScheduleFreeWrapper(job.optimizer)
@@ -126,7 +127,7 @@ class Base(torch.optim.Optimizer):
 
 
 class OfAbc(abc.ABC, Base):
-    """Another layout than that of a plain subclass."""
+    """Its layout differs from that of a plain subclass."""
 
 
 class Mixin:
@@ -146,7 +147,7 @@ class WithSlots(torch.optim.SGD):
 
 
 class SuperOfItsClass(Base):
-    """A habit of Python 2, which no subclass survives."""
+    """A habit from Python 2, which no subclass survives."""
 
     def step(self, closure: Any = None) -> Any:
         return super(self.__class__, self).step(closure)
@@ -171,7 +172,7 @@ class OfRegistry(Base, metaclass=Registered):
 
 
 class Ahead(torch.optim.Optimizer):
-    """Lookahead as it is often written: torch's constructor is not called, and two of its dictionaries are there."""
+    """Lookahead as it is often written: it does not call torch's constructor, and has two of its dictionaries."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self._make_hooks()
@@ -202,7 +203,7 @@ class Ahead(torch.optim.Optimizer):
 
 
 class Forwarding(Ahead):
-    """What it does not have is asked of the one inside, its hooks too."""
+    """Forwards missing attributes to the inner optimizer, including its hooks."""
 
     def _make_hooks(self) -> None:
         pass
@@ -212,7 +213,7 @@ class Forwarding(Ahead):
 
 
 class OldAhead(Ahead):
-    """From before torch had step hooks."""
+    """Written before torch had step hooks."""
 
     def _make_hooks(self) -> None:
         pass

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each optimizer that people use trains to the bits of DistributedDataParallel and stays what it is, or is refused with
-what to do. The scenarios are in optimizers.py."""
+"""Tests that each optimizer that people use trains to the bits of DistributedDataParallel and keeps its class, or is
+refused with advice. The scenarios are in optimizers.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def all_optimizers() -> dict[str, Any]:
     for name, scenario in optimizers.scenarios().items():
         try:
             results[name] = scenarios.compare(scenario)
-        except Exception:  # of one scenario; the others go on where they can
+        except Exception:  # in one scenario; the others continue if they can
             results[name] = {"error": traceback.format_exc()[-1500:]}
     dist.destroy_process_group()
     return results

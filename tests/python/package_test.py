@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The package as it is installed: its types, and what it says where it can not be loaded."""
+"""Tests the installed package: its types, and its errors if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(code: str, *path: str) -> subprocess.CompletedProcess[str]:
-    """With these folders in front of the others that modules come from."""
+    """Runs code with these folders in front of the other module paths."""
     code = f"import sys; sys.path[:0] = {list(path)!r}\n{code}"
     return subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=120, check=False)
 

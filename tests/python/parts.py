@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""More ways to train, as scenarios.py: updates that are not the wrapped step() alone, models in parts, and parts that stay each
-rank's own."""
+"""More ways to train, as in scenarios.py: updates other than the wrapped step() alone, models in parts, and parts
+that stay each rank's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class SAM(torch.optim.Optimizer):
-    """Sharpness-aware minimisation as people have it: an optimizer around another one, whose step() nobody need call."""
+    """Sharpness-aware minimisation as commonly written: an optimizer around another one, whose step() need not be
+    called."""
 
     def __init__(self, params: Any, base: Any, rho: float = 0.05, **options: Any) -> None:
         super().__init__(params, dict(rho=rho, **options))
@@ -54,7 +55,7 @@ def sharpness_aware(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def in_two_calls(job: Job) -> None:
-    """The first pass with each rank's own gradient; running statistics move in both."""
+    """The first pass uses each rank's own gradient; running statistics move in both."""
     assert isinstance(job.optimizer, SAM)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -64,7 +65,7 @@ def in_two_calls(job: Job) -> None:
             job.optimizer.first_step()
             loss_of(job, step).backward()
             job.optimizer.second_step()
-    if job.is_gradtune:  # one alone could be a part of a step, and the last one is over when the next pass begins
+    if job.is_gradtune:  # one alone could be a part of a step, and the last one ends when the next pass begins
         assert job.optimizer.progress().step == STEPS - 2  # type: ignore[attr-defined]
     evaluate(job)
 
@@ -86,7 +87,7 @@ def in_one_call(job: Job) -> None:
 
 
 class Gan(nn.Module):
-    """Both halves of it: what the discriminator says of made samples, and where there are real ones of both kinds."""
+    """Both halves: the discriminator's output on made samples, and with real ones on both kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ def halves(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 @contextlib.contextmanager
 def frozen(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """As Lightning's toggle_optimizer() does with the others."""
+    """Does the same to the others as Lightning's toggle_optimizer()."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p in parameters:
         p.requires_grad = False
@@ -117,7 +118,7 @@ def frozen(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def adversarial(job: Job) -> None:
-    """Each half steps after a backward pass of its own, the generator in every second batch; then an evaluation."""
+    """Each half steps after its own backward pass, the generator in every second batch; then an evaluation."""
     of_generator, of_discriminator = job.optimizers
     passes = 0
     with warnings.catch_warnings():
@@ -176,7 +177,7 @@ class Exchanged(torch.autograd.Function):
 
 
 class Margins(nn.Module):
-    """A loss that holds the weights of its classes."""
+    """A loss that contains the weights of its classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +205,7 @@ def with_loss(job: Job) -> None:
 
 
 def with_master_weights(job: Job) -> None:
-    """Updates are made of copies in float32. The wrapped optimizer, whose rate is 0, only tells of them."""
+    """Updates are computed on copies in float32. The wrapped optimizer, whose rate is 0, only reports them."""
     masters = [nn.Parameter(p.detach().float()) for p in job.model.parameters()]
     adam = torch.optim.AdamW(masters, 1e-2)
     for step in range(STEPS):
@@ -223,7 +224,7 @@ def with_master_weights(job: Job) -> None:
 
 
 def with_switched_adapters(job: Job) -> None:
-    """What was frozen trains, and the other way round. DDP is made anew for that."""
+    """The frozen parameters train, and the others are frozen. DDP is made anew for that."""
     assert isinstance(job.model, nn.Sequential)
     for trained, rest in ((0, 2), (2, 0), (0, 2)):
         job.model[trained].requires_grad_(True)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a job as processes, for tests: `python script.py --rank NAME` runs a function of the script on one of them.
 
-A test file ends with `ranks.main()`. In the test, `ranks.run(function, size)` starts the processes, waits for them and
-gives back how each one ended, with what the function returned (JSON). A rank that does not end in time is killed.
+A test file ends with `ranks.main()`. In the test, `ranks.run(function, size)` starts the processes, waits for them
+and returns how each one ended, with the function's result (JSON). A rank that does not end in time is killed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 
 @dataclass
 class End:
-    """How a rank ended."""
+    """The end of a rank."""
 
     code: int
     in_time: bool
     seconds: float
     output: str  # standard output and error together
-    returned: Any  # None where it did not return
+    returned: Any  # None if it did not return
 
 
 class Running:
@@ -45,14 +45,14 @@ class Running:
         self._ends_at = ends_at
 
     def await_text(self, text: str) -> None:
-        """Until every rank that runs has written it."""
+        """Waits until every rank that runs has written the text."""
         for process, log in zip(self.processes, self._logs, strict=True):
             while text not in log.read_text() and process.poll() is None and time.monotonic() < self._ends_at:
                 time.sleep(0.05)
 
 
 def free_port() -> int:
-    """One below those that the kernel gives to connections, so that none takes it before the ranks listen there."""
+    """A port below those that the kernel gives to connections, so that none takes it before the ranks listen there."""
     while True:
         port = random.randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def free_port() -> int:
 
 
 def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
-    """As torchrun sets it."""
+    """The environment, as set by torchrun."""
     return {
         **os.environ,
         "RANK": str(rank),
@@ -129,7 +129,7 @@ def run(
 
 
 def must_run(function: Callable[..., Any], size: int = 2, **more: Any) -> list[Any]:
-    """What the function returned on each rank; a failure of the test where one did not end well."""
+    """The function's result on each rank; the test fails if one did not end well."""
     ends = run(function, size, **more)
     for rank, end in enumerate(ends):
         if end.code != 0 or not end.in_time:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the README says to do with Python, as it stands there. Its C++ is built by tests/install, its demo and cluster are
-run by tests/examples."""
+"""Tests the README's instructions for Python, exactly as written. tests/install builds its C++, tests/examples runs
+its demo and cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Readme(unittest.TestCase):
             words[3:3] = ["--master-port", str(ranks.free_port())]
             (variable,) = re.findall(r"`(GRADTUNE_JOURNAL)=job\.jsonl`", README)
             output, errors = self.done(start(words, folder, **{variable: "job.jsonl"}))
-            # Both ranks print the same of it, in the words of rank 0's last line.
+            # Both ranks print the same about it, in the words of rank 0's last line.
             told = re.findall(r"^gradtune: .*$", output, re.M)
             self.assertEqual(len(told), 2, output)
             self.assertEqual(told[0], told[1])
@@ -83,7 +83,7 @@ class Readme(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "train.py").write_text(program())
-            # What torch does not annotate is not this program's to mend.
+            # This program cannot fix torch's missing annotations.
             words = [sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "train.py"]
             output, _ = self.done(start(words, folder))
             self.assertIn("no issues found", output)

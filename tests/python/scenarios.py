@@ -24,10 +24,10 @@ STEPS = 6
 
 @dataclass
 class Job:
-    """One training: what a scenario needs of whoever averages the gradients."""
+    """One training: the data that a scenario needs, with either way of averaging gradients."""
 
     model: nn.Module  # the user's own
-    forward: nn.Module  # what is called: DDP's, or the model
+    forward: nn.Module  # the module to call: DDP's, or the model
     optimizers: list[torch.optim.Optimizer]
     no_sync: Callable[[], contextlib.AbstractContextManager[Any]]
     is_gradtune: bool
@@ -47,12 +47,12 @@ class Scenario:
     ]
     ddp: dict[str, Any] = field(default_factory=dict)  # options of DistributedDataParallel
     allowed: float = 0.0
-    compiled: Callable[[nn.Module], Any] | None = None  # made of what is called
-    dtype: torch.dtype | None = torch.float32  # of all parameters; None: as they were made
-    hook: dict[str, Any] | None = None  # options of the DistributedDataParallel that gradtune is the hook of
-    parts: Callable[[nn.Module], list[nn.Module]] | None = None  # of the model, that gradtune is given
+    compiled: Callable[[nn.Module], Any] | None = None  # made from the module to call
+    dtype: torch.dtype | None = torch.float32  # of all parameters; None: unchanged
+    hook: dict[str, Any] | None = None  # options of a DistributedDataParallel whose hook is gradtune
+    parts: Callable[[nn.Module], list[nn.Module]] | None = None  # parts of the model that gradtune gets
     options: dict[str, Any] = field(default_factory=dict)  # of gradtune
-    own: tuple[str, ...] = ()  # begins of names of what is each rank's own
+    own: tuple[str, ...] = ()  # prefixes of the names that are each rank's own
 
 
 def batch(step: int, rank: int | None = None, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,7 +72,8 @@ def mlp() -> nn.Module:
 
 
 def compare(scenario: Scenario) -> dict[str, Any]:
-    """Trains both ways. `difference`: the largest to DDP, `between_ranks`: to rank 0, `moved`: what training did."""
+    """Trains both ways. `difference`: the largest to DDP, `between_ranks`: to rank 0, `moved`: the change by
+    training."""
     first, of_ddp = _run(scenario, is_gradtune=False)
     start, of_gradtune = _run(scenario, is_gradtune=True)
     del first
@@ -222,7 +223,7 @@ def autocast(job: Job) -> None:
 
 
 def scheduled(job: Job) -> None:
-    """Schedulers of two kinds, and no warning of theirs."""
+    """Schedulers of two kinds, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warmup = torch.optim.lr_scheduler.LinearLR(job.optimizer, 0.1, total_iters=3)
@@ -250,8 +251,8 @@ class Norms(nn.Module):
 
 
 def with_statistics(job: Job) -> None:
-    """Running statistics are rank 0's before each forward pass under DDP, and after each step here: an evaluation between
-    sees rank 0's in both."""
+    """Running statistics are rank 0's before each forward pass under DDP, and after each step here. An evaluation
+    between them sees rank 0's in both."""
     plain(job)
     evaluate(job)
 
@@ -390,7 +391,7 @@ def sparse_and_accumulated(job: Job) -> None:
 
 
 def two_passes(job: Job) -> None:
-    """Sharpness-aware: a second pass at other weights, whose gradients are the ones that are stepped."""
+    """Sharpness-aware: a second pass at other weights, whose gradients are used in the step."""
     for step in range(STEPS):
         job.optimizer.zero_grad()
         loss_of(job, step).backward()
@@ -407,7 +408,7 @@ def two_passes(job: Job) -> None:
 
 
 def penalised(job: Job) -> None:
-    """A gradient penalty: gradients of gradients, with autograd.grad inside of the loss."""
+    """A gradient penalty: gradients of gradients, with autograd.grad inside the loss."""
     for step in range(STEPS):
         job.optimizer.zero_grad()
         inputs, targets = batch(step)
@@ -441,7 +442,7 @@ def copied_and_pickled(job: Job) -> None:
 
 
 def closed_halfway(job: Job) -> None:
-    """DDP goes on by itself."""
+    """DDP continues by itself."""
     plain(job)
     if job.is_gradtune:
         job.optimizer.close()

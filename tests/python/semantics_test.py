@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What training means stays what it is under DistributedDataParallel: both train the same model from the same values in
-the same processes, and at fidelity "exact" every parameter and buffer comes to the same bits on two ranks. The scenarios
-are functions of a Job, in scenarios.py and parts.py."""
+"""Training has the same meaning as under DistributedDataParallel. Both train the same model from the same values in
+the same processes, and at fidelity "exact" every parameter and buffer has the same bits on two ranks. The
+scenarios are functions of a Job, in scenarios.py and parts.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ranks
 
 
 def all_scenarios(*names: str) -> dict[str, Any]:
-    """All of them, or those of these names."""
+    """All of them, or those with these names."""
     import torch
     import torch.distributed as dist
 
@@ -29,13 +29,13 @@ def all_scenarios(*names: str) -> dict[str, Any]:
             continue
         try:
             results[name] = scenarios.compare(scenario)
-        except Exception as error:  # of one scenario; the others go on where they can
+        except Exception as error:  # in one scenario; the others continue if they can
             import traceback
 
             results[name] = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"}
     dist.destroy_process_group()
     # Gloo's threads drop the tensors of their last work once they have the interpreter's lock, and abort the process
-    # where they first get it while the interpreter ends. Sleeping gives it to them.
+    # if they first get it while the interpreter ends. Sleeping gives it to them.
     time.sleep(0.5)
     return results
 
@@ -57,7 +57,7 @@ class Semantics(unittest.TestCase):
                     self.assertGreater(result["moved"], 0, "nothing was trained")
 
     def test_on_more_ranks_sums_differ_by_their_order_alone(self) -> None:
-        """Gloo's order of additions depends on where in a bucket a number is, and buckets differ."""
+        """Gloo's order of additions depends on a number's place in a bucket, and buckets differ."""
         names = ["plain", "float64 parameters"]
         for of_rank in ranks.must_run(all_scenarios, 3, arguments=names):
             self.assertEqual(set(of_rank), set(names))

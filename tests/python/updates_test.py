@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Updates that are left out, and such that come too early. Those that come to the bits of DDP are in parts.py."""
+"""Tests updates that are skipped, and updates that come too early. parts.py has those that give the bits of DDP."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(model: Any, optimizer: Any, steps: int) -> None:
 
 
 def saved_after_a_skip(folder: str) -> dict[str, Any]:
-    """A step that is left out, by a scaler or by the program, and then a checkpoint; from which it goes on."""
+    """A step that is skipped, by a scaler or by the program, and then a checkpoint, from which it continues."""
     import torch
 
     model, optimizer = wrapped()
@@ -69,7 +69,7 @@ def saved_after_a_skip(folder: str) -> dict[str, Any]:
 
 
 def stepping_within_backward() -> str:
-    """By hooks that were registered after wrap(), which find each rank's own gradients."""
+    """By hooks that were registered after wrap(), which get each rank's own gradients."""
     import torch
 
     model, optimizer = wrapped()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What wrap() takes and refuses, what an optimizer gains by it, and what is told to whom."""
+"""Tests what wrap() accepts and refuses, what it adds to an optimizer, and its messages to users and ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import ranks
 
 
 def message_of(body: Callable[[], Any]) -> str:
-    """With the kind of the error in front."""
+    """The message, with the kind of the error in front."""
     try:
         body()
     except Exception as error:
@@ -57,7 +57,7 @@ def train(model: Any, optimizer: Any, steps: int) -> None:
 
 
 def refusals() -> dict[str, str]:
-    """One rank does what is refused, in the even cases rank 0 too; all get an error."""
+    """One rank does something that is refused, in the even cases rank 0 too; all get an error."""
     import gradtune
     import torch
     import torch.distributed as dist
@@ -154,7 +154,7 @@ def refusals() -> dict[str, str]:
 
     refused("state on one rank", resumed)
     refused("one rank alone", of_model(lambda m: torch.optim.LBFGS(m.parameters()) if rank == 1 else None))
-    # Wrong in the program, and told without a word to others.
+    # A mistake in the program, reported without sending anything to others.
     model = new_model()
     told["misspelt"] = message_of(lambda: gradtune.wrap(plain(model), model, fidelty="exact"))  # type: ignore[call-overload]
     told["of C++"] = message_of(lambda: gradtune.wrap(plain(model), model, forward_overlap=True))  # type: ignore[call-overload]
@@ -162,7 +162,7 @@ def refusals() -> dict[str, str]:
     told["no optimizer"] = message_of(lambda: gradtune.wrap(model, model))  # type: ignore[call-overload]
     told["no model"] = message_of(lambda: gradtune.wrap(plain(model), [list(model)]))  # type: ignore[call-overload]
     told["no models"] = message_of(lambda: gradtune.wrap(plain(model), []))
-    import torch.testing._internal.distributed.fake_pg  # which registers the backend
+    import torch.testing._internal.distributed.fake_pg  # it registers the backend
 
     fake = dist.new_group(backend="fake")
     told["fake group"] = message_of(lambda: gradtune.wrap(plain(model), model, fake))
@@ -172,7 +172,7 @@ def refusals() -> dict[str, str]:
     told["other wrap"] = message_of(lambda: gradtune.wrap(plain(model), model, quiet=True, timeout=30))
     told["add_param_group"] = message_of(lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]}))
     optimizer.close()
-    other = gradtune.wrap(plain(model), model, quiet=True, timeout=30)  # as that one ended
+    other = gradtune.wrap(plain(model), model, quiet=True, timeout=30)  # like the former one
     train(model, other, 2)
     other.close()
     dist.destroy_process_group()
@@ -226,7 +226,8 @@ REFUSED = {
 
 
 def changes() -> dict[str, str]:
-    """What may not change after wrap is an error in the step in which it does, out of backward() or step()."""
+    """Changes that are forbidden after wrap are an error in the step in which they happen, from backward() or
+    step()."""
     import gradtune
     import torch
     from torch import nn
@@ -266,7 +267,7 @@ def refreshed_late(model: Any, optimizer: Any) -> None:
 
 
 def joined() -> dict[str, str]:
-    """Uneven inputs: DDP's own way of them is refused before anything is sent, and there again after close()."""
+    """Uneven inputs: DDP's own solution is refused before anything is sent, and available again after close()."""
     import gradtune
     import torch
     import torch.distributed as dist
@@ -307,7 +308,7 @@ def uneven() -> str:
 
 
 def slow() -> str:
-    """Rank 1 does something else for longer than the group waits."""
+    """Rank 1 is busy for longer than the group waits."""
     import gradtune
     import torch
     import torch.distributed as dist
@@ -513,7 +514,7 @@ class Wrap(unittest.TestCase):
     def test_waits_are_as_long_as_the_group_says_and_the_error_names_the_option(self) -> None:
         first, last = ranks.must_run(slow)
         self.assertIn("Error: gradtune: rank 0 at step 3: it waited longer than option timeout (4 s) allows", first)
-        # Rank 0 holds the store, and may be gone with what it told when rank 1 is back.
+        # Rank 0 holds the store, and may be gone with its message when rank 1 is back.
         self.assertRegex(last, r"rank 0 at step 3: it waited longer than option timeout \(4 s\) allows|suspected: rank 0")
 
     def test_compiled_autograd_is_refused_by_name(self) -> None:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that is gone without a word ends all others, with an error that says who was waited for, by the deadline.
+// If a rank disappears silently, all others end by the deadline, with an error that names the awaited rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using core::Error;
 using testing::HasSubstr;
 
-// Whom an error blames: the rank that was waited for, or the one that told of its own end.
+// The rank that an error blames: the awaited one, or the one that reported its own end.
 int blamed(const Error& error) {
   for (const std::string& words : {std::string("waiting for rank "), std::string("rank ")}) {
     const size_t at = error.message.find(words);
@@ -26,7 +26,7 @@ int blamed(const Error& error) {
   return -1;
 }
 
-// When the last survivor has to have ended: the deadline of the first collective that cannot end any more, and the
+// The latest end of the last survivor: the deadline of the first collective that cannot end any more, and the
 // message that tells the others.
 int64_t latest_end_ns(const Job& job, const JobOptions& options, int crashed) {
   int64_t first_ns = std::numeric_limits<int64_t>::max();
@@ -69,7 +69,7 @@ TEST_P(ACrash, AtAnyTimeEndsAllOthersByTheDeadlineWithAnErrorThatLeadsToIt) {
     whole.run();
     core::Rng rng(seed);
     const int crashed = static_cast<int>(rng.below(static_cast<uint64_t>(GetParam())));
-    // Not in the last step, in which the others may need it no more.
+    // Not in the last step, in which the others may not need it any more.
     const std::vector<StepRecord>& steps = whole.rank(crashed).steps();
     ASSERT_FALSE(whole.rank(crashed).error()) << "seed " << seed;
     const double spared_ms = steps.back().step_ms;
@@ -95,7 +95,7 @@ TEST_P(ACrash, BeforeItJoinsTheBroadcastOfAStrategyNamesTheBroadcast) {
     });
     if (broadcast == calls.end()) continue;
     ++tried;
-    // Between the completion of the control word and the call that follows from it: nothing but that call is missing.
+    // Between the completion of the control word and the next call: only that call is missing.
     options.crashes = {{crashed, (broadcast - 1)->end_ns}};
     Job job(options);
     job.run();

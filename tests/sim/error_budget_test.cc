@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The guard of compression from end to end: gradients that change their nature are really compressed on simulated
-// ranks, what is lost is sampled, judged on each rank and reduced, and the real tuner takes all ranks back to the
-// baseline in the same step, and from there to the same strategy without compression where it did not hold any more.
+// Tests the guard of compression from end to end. Gradients that change their nature are really compressed on
+// simulated ranks. Their loss is sampled, judged on each rank and reduced. The real tuner takes all ranks back to
+// the baseline in the same step, and from there to the same strategy without compression in the failed buckets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kChange = 330, kSteps = 1'000;
 
-// One element in a hundred counts; from kChange on, on the last rank, all of the last `dense` tensors do.
+// One element in a hundred is large; from kChange on, on the last rank, all of the last `dense` tensors are.
 exec::Values gradient(const core::GradientTable& table, int rank, int size, int64_t step, size_t dense) {
   core::Rng rng(static_cast<uint64_t>(1'000 * step + rank));
   exec::Values values(static_cast<size_t>(table.numel()));
@@ -43,7 +43,7 @@ exec::Values gradient(const core::GradientTable& table, int rank, int size, int6
 }
 
 struct Guarded {
-  // Of the last `dense` tensors gradients change, of all without it.
+  // Gradients of the last `dense` tensors change; without it those of all tensors.
   Guarded(int size, std::optional<double> error_budget, const core::GradientTable& table = three_tensors(),
           size_t dense = 3)
       : ledger(table, size) {
@@ -118,7 +118,7 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
   ASSERT_TRUE(run.is_lossy(0, kChange)) << run.decided(What::commit).back().label;
   size_t first = kChange;
   while (first + 1 < kSteps && run.is_lossy(0, first)) ++first;
-  // More than half of the measurements that a median is of, a step until it is reported, and the lead.
+  // More than half of the measurements in a median, one step for the report, and the lead.
   const size_t half = (GetParam() ? tuner::ErrorBudget::kSteps : tuner::ErrorBudget::kJump) / 2;
   EXPECT_GE(first, static_cast<size_t>(kChange) + half);
   EXPECT_LE(first, static_cast<size_t>(kChange) + half + 3 + tuner::kLead);
@@ -132,7 +132,7 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
   EXPECT_THAT(found[0].label, HasSubstr("bucket "));
   EXPECT_GT(found[0].value, GetParam().value_or(tuner::ErrorBudget::kLeast));
   EXPECT_THAT(run.journal, HasSubstr(R"("excess":{"what":"error")"));
-  // Dense gradients are not worth compressing: in the end nothing that loses is in force.
+  // Dense gradients are not worth compressing: in the end no lossy strategy is in force.
   EXPECT_FALSE(run.decided(What::repair, kChange).empty());
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
   EXPECT_GT(run.ledger.drains(), 0) << "what was owed is paid back within its cap";
@@ -149,7 +149,7 @@ TEST_P(ErrorBudgets, TheJournalReplaysToTheSameDecisions) {
   EXPECT_FALSE(run.decided(What::repair, kChange).empty());
 }
 
-// The first bucket alone changes: it is sent without compression, and all else as before.
+// Only the first bucket changes: it is sent without compression, and all others as before.
 TEST(ErrorBudgetRepair, OnlyTheBucketThatChangedIsReplaced) {
   constexpr int kSize = 2;
   const auto table = exec::make_table({{100, core::DType::f32}, {12'000, core::DType::f32}, {2'000, core::DType::f32}});
@@ -184,7 +184,7 @@ TEST(ErrorBudgetTrial, ABudgetThatNoTrialKeepsIsNeverCommitted) {
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
 }
 
-// Unscaled Rand-k diverges on gradients that stay as they are.
+// Unscaled Rand-k diverges on constant gradients.
 TEST(RunawayResidual, IsReportedOnAllRanks) {
   JobOptions options{.world = {.size = 2, .rank = {.bytes_per_second = 1e9, .latency_ns = 10'000}}};
   options.rank.table = exec::make_table({{4'000, core::DType::f32}});

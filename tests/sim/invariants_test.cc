@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must always hold, over many random jobs.
+// Properties that always hold, tested over many random jobs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ std::vector<std::string> feeding_back() {
   return options;
 }
 
-// Gradients that stay as they are, so that residuals grow far beyond them.
+// Constant gradients, so that residuals grow far beyond them.
 TEST_P(RandomJobs, ASwitchOfCompressorsReleasesNoMoreThanItsShareOfTheGradient) {
   int64_t drains = 0, switches = 0;
   double most_owed = 0;
@@ -128,7 +128,8 @@ TEST_P(RandomJobs, ASwitchOfCompressorsReleasesNoMoreThanItsShareOfTheGradient) 
   EXPECT_GT(most_owed, 2 * kMostApplied) << "all of it at once would have been too much";
 }
 
-// What the strategies ask for, in their order; after each step's last one the control word, and what its command needs.
+// The calls of the strategies, in order; after each step's last one the control word, and the collectives of its
+// command.
 struct Expected {
   Call call;
   int most_under_way;
@@ -162,7 +163,8 @@ TEST_P(RandomJobs, IssueCollectivesInTheStrategysOrderWhateverTheOrderOfCompleti
     Job job(options);
     ASSERT_NO_FATAL_FAILURE(run_to_the_end(job)) << "seed " << seed;
     for (int r = 0; r < job.size(); ++r) {
-      // The control word leaves as soon as it may, whatever was issued of gradients by then: each group has an order.
+      // The control word leaves as soon as it may, with any number of gradient collectives issued: each group has an
+      // order.
       const std::vector<Expected> expected = expected_calls(job.rank(r), options.rank.table, r, job.size());
       for (const Call::Group group : {Call::Group::data, Call::Group::control}) {
         const auto of_group = [&](const auto& each) { return each.call.group == group; };

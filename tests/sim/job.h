@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A whole training job on simulated ranks: world, groups and ranks together, run until all that can end has ended.
+// A whole training job on simulated ranks: world, groups and ranks together, run until everything that can end has
+// ended.
 #pragma once
 
 #include <memory>
@@ -30,7 +31,7 @@ class Job {
   explicit Job(JobOptions options);
   ~Job();
 
-  // Until every rank has done its steps, failed or crashed, or nothing happens any more.
+  // Runs until every rank has done its steps, failed or crashed, or nothing happens any more.
   void run();
 
   int size() const { return world_.size(); }

@@ -15,16 +15,16 @@ namespace gradtune::sim {
 
 class Lane {
  public:
-  // `on_idle` is called when nothing is left to do, and may add something.
+  // `on_idle` is called when nothing is left to do, and may add work.
   Lane(World& world, int rank, std::function<void()> on_idle)
       : world_(world), rank_(rank), on_idle_(std::move(on_idle)) {}
 
-  // Work that takes others so long; `done` happens at its end.
+  // Adds work of that duration; `done` happens at its end.
   void add(int64_t work_ns, World::Event done) {
     waiting_.push_back({work_ns, std::move(done)});
     go_on();
   }
-  // ... before all that waits.
+  // Adds it before all waiting work.
   void add_first(int64_t work_ns, World::Event done) {
     waiting_.push_front({work_ns, std::move(done)});
     go_on();
@@ -41,7 +41,7 @@ class Lane {
     waiting_.pop_front();
     world_.after(world_.work_ns(rank_, work_ns), rank_, [this, done = std::move(done)] {
       if (stopped_) return;
-      // Still busy, so that what `done` adds to the front comes before what waits.
+      // The lane is still busy, so that work that `done` adds to the front precedes waiting work.
       done();
       busy_ = false;
       go_on();

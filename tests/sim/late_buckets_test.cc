@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buckets that come during the next forward pass, on simulated ranks: the same bits as without, and earlier.
+// Buckets that arrive during the next forward pass, on simulated ranks: the bits are the same as without them, and
+// the step ends earlier.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +25,7 @@ JobOptions slow_job(const std::string& option, bool is_late) {
   job.rank.forward_ns = 8'000'000;
   job.rank.steps = 6;
   core::Strategy strategy = exec::make_strategy(table, option, 40'000, 2);
-  // First what is read first.
+  // The bucket that is read first comes first.
   strategy.order.clear();
   for (size_t b = strategy.buckets.size(); b-- > 0;) {
     const std::vector<core::Step>& steps = strategy.buckets[b].option.steps;

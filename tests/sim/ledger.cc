@@ -18,11 +18,11 @@ namespace {
 
 using core::DType;
 
-// What the rules for an element are.
+// The rules for an element.
 struct Rule {
   DType dtype = DType::f32;
   bool has_feedback = false;
-  bool loses = false;  // what the compressor misses is gone: its size is the conformance suite's business
+  bool loses = false;  // the compressor's loss is gone: the conformance suite checks its size
   bool mixes = false;  // elements are rounded as combinations of many
   double wire_roundoff = 0;
 };
@@ -36,7 +36,7 @@ Rule rule_of(const core::Option& option, DType dtype) {
   const core::TraitsTable known = compress::known_traits();
   const auto traits = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.name == codec; });
   rule.has_feedback = traits->error_feedback;
-  // What momentum keeps is not in residuals.
+  // Residuals do not contain what momentum keeps.
   rule.loses = traits->fidelity == core::Fidelity::lossy && (!traits->error_feedback || traits->replaces_momentum);
   rule.mixes = traits->rounds > 1;
   const DType wire = codec == "bf16" || codec == "bf16packed" ? DType::bf16 : codec == "fp16" ? DType::f16 : DType::f32;
@@ -67,8 +67,7 @@ struct Sum {
   }
 };
 
-// Whether the element is right; the rounding that is allowed follows what the program does to it. `largest`: of the
-// magnitudes of all elements.
+// Checks an element; the allowed rounding depends on the program. `largest`: largest magnitude of all elements.
 bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks, double largest) {
   const auto size = static_cast<double>(ranks.size());
   const auto average = static_cast<double>(ranks[0].average[i]);
@@ -83,7 +82,7 @@ bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks, 
     if (rule.loses) return true;
     for (const StepValues& rank : ranks) {
       given.value += static_cast<double>(rank.before[i]) - static_cast<double>(rank.after[i]);
-      given.magnitude += std::abs(static_cast<double>(rank.before[i] - rank.after[i]));  // what drained
+      given.magnitude += std::abs(static_cast<double>(rank.before[i] - rank.after[i]));  // the drained part
     }
     const double left = 0x1p-24 * (before.magnitude + after.magnitude) / size;  // the rounding of what is left
     const double allowed = (size + 2) * rule.wire_roundoff * given.magnitude / size + left + kSmallest;
@@ -197,7 +196,7 @@ void Ledger::check_parked(const std::vector<StepValues>& ranks) {
     const std::string where = "step " + std::to_string(record.step) + ", bucket " + std::to_string(b);
     const BucketNorm norm(bucket, table_);
     const std::string codecs = exec::codecs_of(bucket.option);
-    bool is_switch = true, owes = false;  // every element was another one's
+    bool is_switch = true, owes = false;  // another codec had every element before
     double gradients = 0;
     for (const StepValues& rank : ranks) {
       const double gradient = norm(rank.given), parked = norm(rank.parked_before);
@@ -236,7 +235,7 @@ void Ledger::check(const std::vector<StepValues>& ranks) const {
   check_spread(ranks);
 }
 
-// In buckets without error feedback an element is not finite where some rank's was not, or all of them are NaN.
+// Without error feedback, an element is not finite if some rank's was not; or all elements of the bucket are NaN.
 void Ledger::check_spread(const std::vector<StepValues>& ranks) const {
   const std::vector<Rule> rules = rules_of(ranks[0].record.strategy, table_);
   const exec::Values& average = ranks[0].average;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that received another strategy than the others is found, by all ranks, before it can run.
+// All ranks notice a rank that received a different strategy, before it can run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// As good as the one that was sent, but another one.
+// As good as the sent one, but different.
 std::string another(const std::string& text) {
   tuner::StrategyFile file = tuner::parse_strategy(text, compress::known_traits()).value();
   ++file.strategy.in_flight;
@@ -52,12 +52,12 @@ TEST_P(Mismatch, OfOneReceivedStrategyEndsAllRanksInTheNextStepBeforeAnyFurtherP
       ASSERT_FALSE(rank.steps().empty()) << "seed " << seed;
       EXPECT_EQ(rank.error()->code, core::Error::Code::mismatch);
       EXPECT_THAT(rank.error()->message, HasSubstr("ranks received different strategies for slot"));
-      // Who knows ends, which may end the comparison for the others.
+      // A rank that knows ends, which may end the comparison for the others.
       EXPECT_THAT(rank.error()->message, AnyOf(HasSubstr(name), HasSubstr("is lost")));
       names += rank.error()->message.ends_with(name) ? 1 : 0;
       EXPECT_EQ(rank.step(), step);
       EXPECT_EQ(rank.steps().back().command.kind, tuner::Command::Kind::prepare);
-      // After the step's control word only that which names the ranks.
+      // After the step's control word, only the collective that names the ranks follows.
       const CallLog& calls = rank.calls();
       EXPECT_EQ(calls.back().call,
                 (Call{Call::Group::control, comm::Collective::Kind::all_gather, comm::WireType::u8, 8}));

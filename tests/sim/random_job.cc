@@ -17,7 +17,7 @@ using core::DType;
 using core::Rng;
 using tuner::Command;
 
-// The stream of one thing in one place: whatever is drawn elsewhere, it stays.
+// The random stream for one purpose: it does not depend on other draws.
 Rng stream(uint64_t seed, const char* name, uint64_t a = 0, uint64_t b = 0) {
   core::Hasher hasher;
   for (const uint64_t value : {seed, a, b}) hasher.add(value);
@@ -25,7 +25,7 @@ Rng stream(uint64_t seed, const char* name, uint64_t a = 0, uint64_t b = 0) {
 }
 
 core::GradientTable random_table(Rng rng) {
-  std::vector<std::pair<int64_t, DType>> tensors = {{1, DType::f32}};  // never none at all
+  std::vector<std::pair<int64_t, DType>> tensors = {{1, DType::f32}};  // never empty
   const DType dtypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16};
   for (uint64_t left = 1 + rng.below(6); left > 0; --left) {
     tensors.push_back({static_cast<int64_t>(rng.below(rng.below(2) == 0 ? 40 : 900)), dtypes[rng.below(4)]});
@@ -39,7 +39,7 @@ std::vector<std::string> every_option() {
   return options;
 }
 
-// Where programs allow it, about a third of the buckets may come during the next forward pass.
+// About a third of the buckets may arrive during the next forward pass, if programs allow it.
 core::Strategy with_late(core::Strategy strategy, Rng rng) {
   for (core::Bucket& bucket : strategy.buckets) {
     if (policies::can_be_late(bucket.option) && rng.below(3) == 0) bucket.due = core::Due::forward;
@@ -47,7 +47,7 @@ core::Strategy with_late(core::Strategy strategy, Rng rng) {
   return strategy;
 }
 
-// Any command that is in order, at any time: a rank 0 that makes up its mind at random.
+// Gives any legal command at any time: a rank 0 that decides at random.
 class RandomCommands {
  public:
   RandomCommands(core::GradientTable table, std::vector<std::string> options, Rng rng)
@@ -76,7 +76,7 @@ class RandomCommands {
     is_run_ = false;
   }
 
-  // Takes back what is still under way, if anything.
+  // Takes back a preparation that is still under way, if any.
   tuner::Action prepare() {
     if (is_run_) return {};
     pending_ = next_slot_++;
@@ -91,7 +91,7 @@ class RandomCommands {
     return {{.kind = rng_.below(4) == 0 ? Command::Kind::commit : Command::Kind::run, .slot = slot}, nullptr};
   }
 
-  // Without knowing whether it is prepared: then nothing must change.
+  // Without knowing if it is prepared: if not, nothing must change.
   tuner::Action run_unseen() {
     is_run_ = true;
     return {{.kind = Command::Kind::run, .slot = *pending_}, nullptr};
@@ -115,7 +115,7 @@ class RandomCommands {
   Rng rng_;
   std::set<int32_t> ready_ = {0};
   std::optional<int32_t> pending_;
-  bool is_run_ = false;  // the pending one, unseen
+  bool is_run_ = false;  // the pending slot was run, unseen
   int32_t slot_ = 0;     // in force
   int32_t next_slot_ = 1;
 };

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short jobs that are random in everything, by seed: model, network, pace of ranks, strategies, the commands of rank 0,
-// ranks that cannot prepare a strategy, and steps in which some rank meets a NaN.
+// Short jobs in which everything is random, by seed: model, network, pace of ranks, strategies, the commands of rank
+// 0, ranks that cannot prepare a strategy, and steps in which some rank meets a NaN.
 #pragma once
 
 #include <cstdint>

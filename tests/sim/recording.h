@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators that write down what is started on them and when it was complete: what the tests of one total order
-// and of deadlines look at, independently of who issues.
+// Communicators that record the start and the completion of each call. The tests of one total order and of deadlines
+// read the records, whoever issues the calls.
 #pragma once
 
 #include <deque>
@@ -24,17 +24,17 @@ struct Call {
 
 struct RecordedCall {
   Call call;
-  int under_way = 0;  // of its group when it was started, itself included
+  int under_way = 0;  // calls of its group in progress when it started, including itself
   int64_t start_ns = 0;
   int64_t end_ns = -1;    // -1: still under way
-  bool overtook = false;  // it completed before another one of its group that was started earlier
+  bool overtook = false;  // it completed before a call of its group that started earlier
   bool failed = false;
 };
 
-// All the calls of one rank, in the order in which they were started. References to its elements stay.
+// All the calls of one rank, in the order in which they were started. References to its elements stay valid.
 using CallLog = std::deque<RecordedCall>;
 
-// Both outlive the communicator.
+// Both must outlive the communicator.
 std::unique_ptr<comm::Communicator> record(std::unique_ptr<comm::Communicator> inner, Call::Group group,
                                            const World& world, CallLog& log);
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Same seed, same job: every event at the same time, every decision, every bit.
+// The same seed gives the same job: every event at the same time, every decision, every bit.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -29,7 +29,7 @@ TEST(Replay, SameSeedGivesTheSameTraceCommandsBitsAndExportedStrategy) {
   EXPECT_EQ(traces.size(), kSeeds) << "another seed gives another job";
 }
 
-// Times may differ, bits may not: what is trained does not depend on which completion comes first.
+// Times may differ, bits may not: the training does not depend on the order of completions.
 TEST(Replay, TheOrderOfCompletionsChangesNoBit) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     JobOptions options = random_job(seed, 3);

@@ -57,7 +57,7 @@ void SimulatedExecutor::await(int32_t bucket, Done done) {
 
 void SimulatedExecutor::drain(Done done) { await(-1, std::move(done)); }
 
-// Ends the wait if what it is for is there.
+// Ends the wait if its event has come.
 void SimulatedExecutor::go_on_waiting() {
   if (!wait_) return;
   core::Status status;
@@ -96,7 +96,7 @@ void SimulatedExecutor::backward(double pace, Done done) {
   device_.go_on();
 }
 
-// Operations that wait go before what is left of backward, as they run in its hooks.
+// Waiting operations precede the rest of backward, as they run in its hooks.
 void SimulatedExecutor::next_tensor() {
   const std::vector<core::TensorInfo>& tensors = gradients_.table().tensors;
   if (next_tensor_ == static_cast<int32_t>(tensors.size())) {
@@ -110,7 +110,7 @@ void SimulatedExecutor::next_tensor() {
               [this, tensor] { tensor_ready(tensor, 0); });
 }
 
-// One bucket after the other, each told to the core when its leading operations are done.
+// One bucket after the other; the core is told of each when its leading operations are done.
 void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
   const std::vector<Piece>& pieces = workspace_.pieces(tensor);
   for (size_t i = first_piece; i < pieces.size(); ++i) {
@@ -184,7 +184,7 @@ int64_t SimulatedExecutor::cost_ns(int32_t bucket, int32_t op) const {
 
 // --- completions -----------------------------------------------------------------------------------------------------
 
-// A sink must not start collectives, so what follows is an event of its own.
+// A sink must not start collectives, so the next action is an event of its own.
 void SimulatedExecutor::complete(uint64_t token, core::Status status, core::Fence) {
   world_.after(0, rank_, [this, token, status = std::move(status)] { completed(token, status); });
 }

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor of one simulated rank: the real core (engine/exec/scheduler.h) and workspace (engine/exec/workspace.h),
-// pumped by events of a simulated world in place of the threads of exec::Executor. What differs: operations take the
-// time that a model says; backward and waits are calls that do not return but tell when they are over; what late
-// buckets have to do on the device is done beside forward; and there is neither a memory budget nor a self-test.
+// The executor of one simulated rank: the real core (engine/exec/scheduler.h) and workspace
+// (engine/exec/workspace.h). Events of a simulated world pump them in place of the threads of exec::Executor. There
+// are four differences. Operations take the time of a model. Backward and waits are calls that return at once and
+// report their end. Device work for late buckets runs beside forward. There is neither a memory budget nor a
+// self-test.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,14 @@
 
 namespace gradtune::sim {
 
-// What an operation on n elements takes.
+// The time of an operation on n elements.
 struct Cost {
   int64_t fixed_ns = 2'000;
   double element_ns = 0.5;
 };
 
 struct ExecutorModel {
-  int64_t backward_ns = 4'000'000;  // of all tensors, each in proportion to its elements
+  int64_t backward_ns = 4'000'000;  // for all tensors, each in proportion to its elements
   Cost device, host = {.fixed_ns = 10'000, .element_ns = 1};
   int64_t timeout_ms = 1'000;  // of every collective
 };
@@ -43,22 +44,23 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   using ControlWord = std::function<std::span<double>(bool finite)>;
   using Done = std::function<void(core::Status)>;
 
-  // `gradients` are the rank's. What is under way when the executor is destroyed must never be told.
+  // `gradients` are the rank's. Work in progress when the executor is destroyed must never be reported.
   SimulatedExecutor(World& world, comm::Communicator& data, comm::Communicator& control,
                     const exec::GradientArenas& gradients, const ExecutorModel& model, ControlWord control_word);
 
-  // Between steps, as with exec::Executor; but nothing waits here, so that late buckets must have been drained.
+  // Call between steps, as with exec::Executor; but nothing waits here, so late buckets must have been drained.
   core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
   void drop(int32_t slot) override { settle(), workspace_.drop(slot); }
   void run(int32_t slot) override { settle(), workspace_.run(slot); }
   void commit(int32_t slot) override { settle(), workspace_.commit(slot); }
 
   // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's
-  // order. `done` is told when the averages that are due by then and the control word are there, or of the first error,
-  // after which the communicators are aborted and nothing more happens here.
+  // order. `done` is called when the averages due by then and the control word have arrived, or at the first error.
+  // After an error the communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
   core::Result<bool> conclude(bool finite) override;
-  // As exec::Executor, once the step is concluded: told at once where nothing is under way. One wait at a time.
+  // Like exec::Executor, once the step is concluded: `done` is called at once if nothing is under way. One wait at a
+  // time.
   void await(int32_t bucket, Done done);
   void drain(Done done);
   bool is_under_way() const { return !is_finished_; }
@@ -97,8 +99,8 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
 
   // The step under way.
   exec::Scheduler scheduler_;
-  bool finite_ = true;         // as far as operations are done
-  bool is_concluded_ = false;  // and not settled
+  bool finite_ = true;         // over the operations done so far
+  bool is_concluded_ = false;  // but not settled
   bool is_finished_ = true;    // every bucket is done
   std::vector<bool> is_late_done_;
   std::optional<core::Error> failure_;
@@ -111,8 +113,8 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   Done done_;
   double pace_ = 1;
   int32_t next_tensor_ = 0;
-  std::optional<int64_t> waiting_since_ns_;  // since the last tensor was ready and nothing was left to do at once
-  double late_ops_ms_ = 0;                   // that were done since then
+  std::optional<int64_t> waiting_since_ns_;  // since the last tensor was ready and no immediate work was left
+  double late_ops_ms_ = 0;                   // time of operations since then
   exec::StepTimes times_;
 };
 

@@ -54,13 +54,13 @@ void SimulatedRank::begin_step() {
   forward(gates(static_cast<int64_t>(pace * static_cast<double>(options_.forward_ns))), 0, 0, pace);
 }
 
-// The end of forward is the last one.
+// The last one is the end of forward.
 std::vector<SimulatedRank::Gate> SimulatedRank::gates(int64_t forward_ns) const {
   std::vector<Gate> gates;
   const core::Strategy& strategy = executor_.strategy();
   for (size_t b = 0; b < strategy.buckets.size() && executor_.is_under_way(); ++b) {
     if (strategy.buckets[b].due != core::Due::forward) continue;
-    double read = 1;  // by forward's length
+    double read = 1;  // relative to forward's length
     for (const core::Slice& slice : strategy.buckets[b].slices) {
       const double read_us = options_.table.tensors[static_cast<size_t>(slice.tensor)].read_us;
       read = std::min(read, options_.table.forward_us > 0 ? std::max(read_us, 0.0) / options_.table.forward_us : 0);
@@ -83,7 +83,7 @@ void SimulatedRank::forward(std::vector<Gate> gates, size_t next, int64_t since_
   });
 }
 
-// Waits for late buckets, and tells what became of their step.
+// Waits for late buckets, and reports the outcome of their step.
 void SimulatedRank::settle(World::Event then) {
   executor_.drain([this, then = std::move(then)](const core::Status& status) {
     if (!status) return fail(status.error());
@@ -146,7 +146,7 @@ void SimulatedRank::carry_out(const Command& command) {
 void SimulatedRank::receive_strategy() {
   if (options_.received) received_text_ = options_.received(rank_, received_text_);
   world_.after(world_.work_ns(rank_, options_.prepare_ns), rank_, [this] {
-    static_cast<void>(protocol_.receive_strategy(received_text_));  // a failure is told in the next word
+    static_cast<void>(protocol_.receive_strategy(received_text_));  // the next word reports a failure
     lead();
   });
 }
@@ -183,7 +183,7 @@ std::string SimulatedRank::exported() const { return file_text({executor_.strate
 
 // --- failures --------------------------------------------------------------------------------------------------------
 
-// The first rank that knows ends, and may so end the comparison for others; that they differ is known all the same.
+// The first rank that knows ends, and may so end the comparison for others; the mismatch is known all the same.
 void SimulatedRank::name_those_who_differ(const core::Error& error) {
   identity_ = protocol_.identity();
   identities_.resize(static_cast<size_t>(size_));

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One simulated rank of a training job: the step protocol of tuner/step_protocol.h, as a training job runs it, on
-// simulated time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What
-// differs from a session: there is no module, so gradients are given, the order of tensors is known from the start, and
-// no step waits. Forward stops for late buckets at the reads of the table's tensors; commands that change what is
-// prepared or in force wait for all of them.
+// One simulated rank of a training job: the step protocol of tuner/step_protocol.h, as in a training job, on
+// simulated time. Rank 0 also has a leader (the real tuner, or a script), which receives the reports. It differs
+// from a session: there is no module, so gradients are given, the order of tensors is known from the start, and no
+// step waits. Forward stops for late buckets at the reads of the table's tensors. Commands that prepare or switch
+// strategies wait for all of them.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace gradtune::sim {
 
-// What a rank did in a step. `digest` is of the bits of its averages and residuals after the step.
+// The record of a rank's step. `digest` covers the bits of its averages and residuals after the step.
 struct StepRecord {
   int64_t step = 0, epoch = 0;
   core::Strategy strategy;
@@ -43,7 +43,7 @@ struct StepValues {
   int rank;
   StepRecord record;
   exec::Values given, average, before, after;  // the last two: all residuals
-  exec::Values parked_before, parked_after;    // those of them that are parked
+  exec::Values parked_before, parked_after;    // the parked part of them
 };
 
 struct RankOptions {
@@ -51,17 +51,17 @@ struct RankOptions {
   core::Fidelity fidelity = core::Fidelity::lossy;
   ExecutorModel executor = {};
   int64_t forward_ns = 2'000'000;
-  int64_t update_ns = 200'000;   // the optimizer's step
-  int64_t prepare_ns = 500'000;  // a strategy
-  double noise = 0;              // the share by which forward and backward take longer or shorter, at most
+  int64_t update_ns = 200'000;   // for the optimizer's step
+  int64_t prepare_ns = 500'000;  // for a strategy
+  double noise = 0;              // the largest share by which forward and backward take longer or shorter
   std::vector<policies::Candidate> start = {};  // slots 0, 1, ...; the first one is in force
   int64_t steps = 10;
   tuner::ErrorBudget::Limits limits = {};
 
   std::function<exec::Values(int rank, int64_t step)> gradient = {};
-  // What arrives at a rank of a strategy that was broadcast; empty: the strategy.
+  // The text that arrives at a rank after a broadcast of a strategy; empty: the strategy itself.
   std::function<std::string(int rank, const std::string& text)> received = {};
-  std::function<void(StepValues)> on_values = {};  // after every step; without it values are not read out
+  std::function<void(StepValues)> on_values = {};  // called after every step; without it values are not read out
 };
 
 // Answers to the reports, on rank 0.
@@ -69,28 +69,29 @@ using Leader = std::function<tuner::Action(const core::StepReport&)>;
 
 class SimulatedRank final : private comm::CompletionSink {
  public:
-  // `options` outlive the rank. Destroyed with something under way, it needs the world to have crashed the rank.
+  // `options` must outlive the rank. A rank that is destroyed with work in progress needs a world that has crashed
+  // it.
   SimulatedRank(World& world, std::unique_ptr<comm::Communicator> data, std::unique_ptr<comm::Communicator> control,
                 const RankOptions& options, Leader leader);
 
   bool ended() const { return error_ || static_cast<int64_t>(steps_.size()) == options_.steps; }
   const std::optional<core::Error>& error() const { return error_; }
   int64_t ended_ns() const { return ended_ns_; }
-  int64_t step() const { return static_cast<int64_t>(steps_.size()); }  // under way
+  int64_t step() const { return static_cast<int64_t>(steps_.size()); }  // step under way
 
-  const std::vector<StepRecord>& steps() const { return steps_; }  // that are over
+  const std::vector<StepRecord>& steps() const { return steps_; }  // steps that are over
   const CallLog& calls() const { return calls_; }
-  std::string exported() const;  // the strategy file of what is in force
+  std::string exported() const;  // the strategy file of the strategy in force
 
  private:
-  // Where forward stops for a late bucket.
+  // A place at which forward stops for a late bucket.
   struct Gate {
-    int64_t at_ns;  // of forward
+    int64_t at_ns;  // since the beginning of forward
     int32_t bucket;
   };
   std::vector<Gate> gates(int64_t forward_ns) const;
 
-  // A step, one after the other.
+  // The parts of a step, in order.
   void begin_step();
   void forward(std::vector<Gate> gates, size_t next, int64_t since_ns, double pace);
   void begin_backward(double pace);
@@ -121,9 +122,9 @@ class SimulatedRank final : private comm::CompletionSink {
   SimulatedExecutor executor_;
   tuner::StepProtocol protocol_;
 
-  // Of the step under way.
+  // The record of the step under way.
   StepRecord record_;
-  StepRecord* unrecorded_ = nullptr;  // of a step whose values are not all there yet
+  StepRecord* unrecorded_ = nullptr;  // of a step whose values have not all arrived yet
   exec::Values given_, before_, parked_before_;
   core::StepReport report_;
   int64_t began_ns_ = 0;

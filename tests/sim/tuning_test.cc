@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really
+// Tests whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really
 // compressed, moved and averaged.
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ JobOptions training(const Network& network, int size, uint64_t seed) {
   job.rank.executor.backward_ns = 8'000'000;
   job.rank.forward_ns = 4'000'000;
   job.rank.noise = 0.03;
-  // What an operation costs beyond its elements is what a bucket more has to bring in.
+  // An operation has a fixed cost besides its elements, which another bucket must make up for.
   job.rank.executor.device = {.fixed_ns = 100'000, .element_ns = 1.5};
   job.rank.executor.host = {.fixed_ns = 100'000, .element_ns = 3};
   core::Rng rng(seed);
@@ -73,7 +73,7 @@ std::vector<core::CompressorSpec> codecs_of(Fidelity fidelity) {
   return codecs;
 }
 
-// A job that tunes to the end, and what was decided in it.
+// A job that tunes to the end, and its decisions.
 struct Tuning {
   Tuning(JobOptions options, Fidelity fidelity, int64_t steps) {
     policies::Knowledge knowledge{.table = options.rank.table,
@@ -105,7 +105,7 @@ struct Tuning {
 
   std::unique_ptr<tuner::Tuner> tuner;
   std::vector<std::string> decisions;
-  std::map<int64_t, uint64_t> believed;  // by step: the hash of what the tuner holds to be in force
+  std::map<int64_t, uint64_t> believed;  // by step: the hash of the strategy that the tuner takes to be in force
   std::unique_ptr<Job> job;
 };
 

@@ -181,8 +181,8 @@ TEST(Race, TheNoiseIsThatOfAPairOfBlocks) {
   EXPECT_NEAR(std::log(1.2), effects, 0.02);
 }
 
-// Eight arms, one best, two within 3 %, the others 3 to 60 % worse; 5
-// % noise, spikes, a transient of a step, drift. One arm is the baseline.
+// Eight arms, one best, two within 3 %, the others 3 to 60 % worse. Noise of 5 %, spikes, a
+// transient of a step, drift. One arm is the baseline.
 TEST(Race, FindsTheBestUnderNoiseAndDrift) {
   const int kRuns = 400;
   int within = 0;

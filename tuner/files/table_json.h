@@ -4,8 +4,7 @@
 // The gradient table as written in journals and traces. engine/core/gradient_table.h explains the members:
 // - "forward_us", "update_element_us" (0: not measured)
 // - "tensors": [{"name", "shape", "dtype", "ready_us", "read_us" (left out if no reader was seen), "memory_order"
-//   (left
-//             out if it is that of the shape), "content" (left out of a dense tensor)}]
+//   (left out if it is that of the shape), "content" (left out of a dense tensor)}]
 // - the content of a tensor: {"row", "of_one", "of_all", "high_one", "high_all"}
 // - "uses" (left out if not measured): [{"compressor", "share"}]
 #pragma once

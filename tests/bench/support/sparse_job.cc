@@ -5,11 +5,9 @@
 // each step. Arms:
 // - ddp: dense gradients under c10d::Reducer, the core of Python's DistributedDataParallel, with its defaults
 // - by_hand: sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
-//   The
-//   rest is all-reduced as one
+//   The rest is all-reduced as one
 // - dense, gather, two_step, recursive_doubling: gradtune with sparse gradients, and that scheme pinned for all
-//   tables;
-//   the rest in the baseline's buckets
+//   tables; the rest in the baseline's buckets
 // - zen, auto: gradtune with that policy, which tunes while it trains
 // - file: gradtune with a pinned strategy that `auto` exported
 #include <torch/torch.h>

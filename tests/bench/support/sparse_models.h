@@ -19,9 +19,8 @@ struct SparseModel : torch::nn::Module {
 
 // Makes a model by name, with sparse or dense gradients of its tables; null for an unknown name.
 // - lstm: a word-level language model. Words of the text that the command "bible" prints are hashed to rows. The
-//   softmax
-//   is over the words of the batch and 512 sampled others, the same on all ranks, so that both tables are updated by
-//   rows
+//   softmax is over the words of the batch and 512 sampled others, the same on all ranks, so that both tables are
+//   updated by rows
 // - deepfm: a factorization machine and a small network over 26 fields of one table. Ids are Zipf-distributed
 // Throws if the text is not available.
 std::shared_ptr<SparseModel> make_sparse_model(const std::string& name, bool has_sparse_gradients);

@@ -28,8 +28,7 @@ class Diverged : public std::runtime_error {
 
 // The largest distance of gradients from the average, by fidelity:
 // - exact: sums in the gradient's own dtype: 2e-6 of the mean magnitude of the averaged values, and for 16-bit
-//   gradients
-//   ranks + 1 roundings
+//   gradients ranks + 1 roundings
 // - half: in addition as many roundings to bfloat16, or to float16, which has no numbers below 2^-24
 void check_gradients(const std::vector<Average>& averages, const std::vector<torch::Tensor>& parameters, int ranks,
                      core::Fidelity fidelity);

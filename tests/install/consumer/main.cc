@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
-// Without a launcher's variables this is a group of one, in which gradtune must not change what is trained.
+// Without a launcher's variables this is a group of one, in which gradtune must not change the training.
 int main() {
   torch::manual_seed(1);
   torch::nn::Linear model(8, 3);
