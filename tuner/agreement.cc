@@ -16,7 +16,7 @@ namespace {
 // Positions in the control word. In a pair, a value is followed by its negation.
 enum Position : size_t {
   kStep = 0,          // pair
-  kAgreedHigh = 2,    // pair: upper and lower 32 bits of what all ranks must hold alike
+  kAgreedHigh = 2,    // pair: upper and lower 32 bits of the hash that all ranks must share
   kAgreedLow = 4,     // pair
   kPreparedHigh = 6,  // pair: hash of the strategy that this rank prepared last, which others may still be preparing
   kPreparedLow = 8,   // pair

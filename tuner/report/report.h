@@ -3,7 +3,7 @@
 //
 // The content of a journal as plain data, for people who ask: is it tuning, is it done, what did it choose, did it
 // help, and why. It is a pure function of the journal. Data that journals do not hold (times of single blocks) come
-// from a tuner of the same job that is told the same again. If that tuner decides otherwise, as another version may,
+// from a tuner of the same job that replays the same reports. If that tuner decides otherwise, as another version may,
 // the data stay unknown and `lacks` says so. It leaves open how the data are shown (summary.h, html.h).
 #pragma once
 

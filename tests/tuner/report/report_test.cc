@@ -401,7 +401,7 @@ std::string up_to(const std::string& text, What what, int more) {
   return cut;
 }
 
-// A killed job: its report tells everything that the job had told by then, in the same words.
+// A killed job: its report has everything that the job had printed by then, in the same words.
 TEST(Report, OfAJobThatWasKilledTellsWhatTheJobHadTold) {
   const std::string text = reference_journal(600, -1, 500).text;
   const struct {
