@@ -52,7 +52,7 @@ class OnGpu(unittest.TestCase):
         self.assertEqual("not run: no time left", ended["late"])
 
     def test_sanitizers_look_at_a_compressor_of_every_source_of_kernels(self):
-        sources = {path.stem for path in (on_gpu.ROOT / "engine" / "compress" / "cuda").glob("*.cu")}
+        sources = {path.stem for path in (on_gpu.ROOT / "engine" / "compress").glob("*/*.cu")}
         self.assertEqual(sources - {"device_compressor"}, set(on_gpu.SANITIZED))
 
     def test_unknown_steps_are_errors_that_list_the_known_ones(self):
