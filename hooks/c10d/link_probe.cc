@@ -119,6 +119,7 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   constexpr size_t kTimes = 3;
   constexpr int64_t kFirstBytes = 64 << 10, kMore = 4;
   constexpr double kClearly = 4, kLongUs = 20'000;
+  constexpr double kLeastByteUs = 1e-6;  // on a busy machine an empty message may take longer: bytes are not free then
   const auto kind = core::Step::Kind::all_gather;
   const int size = link.communicator.size();
   const double messages_us = core::messages(kind, size) * probed.link.message_us;
@@ -135,7 +136,8 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
       busy_us[i] = cpu_us() - before_us;
     }
     const double bytes_us = std::max(usual(all_us) - messages_us, 0.0);
-    probed.link.byte_us = bytes_us / static_cast<double>(core::link_bytes(kind, bytes, size));
+    const auto link_bytes = static_cast<double>(core::link_bytes(kind, bytes, size));
+    probed.link.byte_us = std::max(bytes_us / link_bytes, kLeastByteUs);
     probed.cores = bytes_us > 0 && link.device == nullptr ? usual(busy_us) / bytes_us : 0;
     return;
   }
