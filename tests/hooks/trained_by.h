@@ -14,7 +14,7 @@
 namespace gradtune::test {
 
 // The optimizer and the module must outlive the session.
-inline Session::MakeTrained trained_by(torch::optim::Optimizer& optimizer, torch::nn::Module& module) {
+inline MakeTrained trained_by(torch::optim::Optimizer& optimizer, torch::nn::Module& module) {
   return [&](const Settings& settings) {
     Trained trained;
     trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers);

@@ -102,7 +102,7 @@ TEST(TrainedLists, TiedParametersStandUnderTheirFirstName) {
   EXPECT_TRUE(ListedModel(lists, false).buffers().empty());
 }
 
-Session::MakeTrained trained_by(std::shared_ptr<Lists> lists) {
+MakeTrained trained_by(std::shared_ptr<Lists> lists) {
   return [lists = std::move(lists)](const Settings& settings) {
     Trained trained;
     trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers);

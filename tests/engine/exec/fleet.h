@@ -19,8 +19,8 @@
 
 namespace gradtune::exec {
 
-#ifdef __SANITIZE_THREAD__  // ThreadSanitizer cannot see the synchronisation of workers of a oneTBB that was built \
-                            // without it
+// ThreadSanitizer cannot see the synchronisation of workers of a oneTBB that was built without it.
+#ifdef __SANITIZE_THREAD__
 constexpr int kHostThreads = 1;
 #else
 constexpr int kHostThreads = 2;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-//
-// Builds the parts of a session on this rank, and finds the device that it is on.
+#include "hooks/job.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,9 +9,8 @@
 
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
-#include "hooks/c10d/nccl_group.h"
 #include "hooks/device_kernels.h"
-#include "hooks/session.h"
+#include "hooks/shared_state.h"
 #include "hooks/stream_device.h"
 
 namespace gradtune {
@@ -47,8 +46,8 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
 
 }  // namespace
 
-Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
-                  const core::Clock& clock, Warnings& warnings) {
+Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
+         const core::Clock& clock, Warnings& warnings) {
   settings.timeout_ms = timeout_of(*group).count();
   try {
     settings = resolve(options, gradtune_variables(), timeout_of(*group)).value();
