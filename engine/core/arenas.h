@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arenas: gradients of one kind (dtype, and the space that they lie in) side by side, without gaps, in the table's
-// order. An arena is known by its number. What belongs to gradients (residuals, owners of residuals) has arenas of the
-// same numbers, lengths and order.
+// Arenas: gradients of one kind (dtype, and the space that they lie in) side by side, without gaps, in the order of
+// the table. An arena is identified by its number. Data that belongs to gradients (residuals, owners of residuals)
+// has arenas of the same numbers, lengths and order.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ArenaInfo {
   bool operator==(const ArenaInfo&) const = default;
 };
 
-// Where in its arena a tensor begins. Elements.
+// The arena of a tensor and its first element there.
 struct TensorPlace {
   int32_t arena = 0;
   int64_t begin = 0;
@@ -42,10 +42,11 @@ struct ArenaLayout {
 
 ArenaLayout lay_arenas(const GradientTable& table);
 
-// Names an arena in files, the same wherever its memory lies: its dtype, with a number where several have that.
+// The name of an arena in files, which does not depend on the space of its memory: the dtype, with a number where
+// several arenas have that dtype.
 std::string name_of(const ArenaLayout& layout, size_t arena);
 
-// More than a table has of dtypes and spaces; what a file names beyond is an error.
+// More arenas than a table's dtypes and spaces can make; a larger number in a file is an error.
 constexpr int32_t kMostArenas = 16;
 
 }  // namespace gradtune::core

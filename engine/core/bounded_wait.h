@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits that cannot be given up, and have a deadline even so: for the end of a thread, or of what was aborted,
-// whose memory is to be freed. An error would not do here: the caller would go on and free what somebody else still
-// writes to. So, when the deadline passes, one line says what was waited for and the process ends by std::abort, which
-// leaves a core and tells a launcher; a job that hangs tells nobody anything.
+// Waits that cannot be given up, but still have a deadline: for the end of a thread, or of aborted work whose memory
+// is about to be freed. An error would not do here: the caller would go on and free memory that somebody else still
+// writes to. When the deadline passes, one line names what was waited for, and the process ends by std::abort. That
+// leaves a core file and tells the launcher; a job that hangs tells nobody anything.
 //
-// Deadlines are for what should never happen. They are generous, so that no machine is loaded enough to meet them; what
-// may take longer by its nature, such as a collective that has a deadline of its own, is waited for as long as that.
+// The deadlines are for events that should never happen. They are generous, so that even a heavily loaded machine
+// does not reach them. Work that may legitimately take longer, such as a collective with a deadline of its own, is
+// waited for until that deadline.
 #pragma once
 
 #include <chrono>
@@ -27,22 +28,22 @@ constexpr int64_t kMostWaitMs = 60'000;
 // Prints "gradtune: WHAT did not end within N ms ..." and ends the process.
 [[noreturn]] void end_process(std::string_view what, int64_t limit_ms);
 
-// Until `holds`, which is looked at with the lock, as std::condition_variable::wait does.
+// Waits until `holds` is true; it is evaluated under the lock, as in std::condition_variable::wait.
 template <typename Predicate>
 void wait_or_end_process(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Predicate holds,
                          std::string_view what, int64_t limit_ms = kMostWaitMs) {
   if (!changed.wait_for(lock, std::chrono::milliseconds(limit_ms), holds)) end_process(what, limit_ms);
 }
 
-// A thread whose join has a deadline. Whoever joins it, or lets it be destroyed, has told it to end before. What its
-// body throws ends the process, as with std::thread: owners catch what their threads may throw.
+// A thread whose join has a deadline. The owner tells it to end before joining or destroying it. An exception that
+// leaves `body` ends the process, as with std::thread, so owners catch what their threads may throw.
 class BoundedThread {
  public:
   BoundedThread() = default;
-  // `name`: for the line, "the communication thread".
+  // `name` appears in the line that end_process prints, as in "the communication thread".
   BoundedThread(std::string name, std::function<void()> body);
   BoundedThread(BoundedThread&&) noexcept = default;
-  BoundedThread& operator=(BoundedThread&&) noexcept = default;  // to one that is not joinable
+  BoundedThread& operator=(BoundedThread&&) noexcept = default;  // to a thread that is not joinable
   ~BoundedThread() { join(); }
 
   bool joinable() const { return thread_.joinable(); }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What planners and interpreter know of a compressor, as plain data: its name with parameters (CompressorSpec) and its
-// traits. The compressors themselves, and the one table of them, are in engine/compress.
+// The description of a compressor that planners and the interpreter use, as plain data: its name with parameters
+// (CompressorSpec) and its traits. The compressors themselves, and the only table of them, are in engine/compress.
 #pragma once
 
 #include <algorithm>
@@ -18,26 +18,27 @@
 
 namespace gradtune::core {
 
-// How far gradtune may change what is trained: exact, sums in fp32 and nothing lossy; half, also 16 bits on the wire;
-// lossy, also the compressors of the default list and those that the user names. Ordered: a larger value allows more.
+// The changes to a training that gradtune is allowed to make. `exact`: sums in fp32 and nothing lossy. `half`: also
+// 16 bits on the wire. `lossy`: also the compressors of the default list and those that the user names. The values
+// are ordered: a larger one allows more.
 enum class Fidelity : uint8_t { exact, half, lossy };
 
 std::string_view to_string(Fidelity fidelity);
 Result<Fidelity> parse_fidelity(std::string_view text);  // "exact" | "half" | "lossy"
 
-// What optimizers make of gradients, which decides what compression a training bears: moves in proportion to them or to
-// their running mean (SGD), or moves that are divided by what past gradients were (Adam and its relatives, and whatever
-// is not known to be SGD).
+// The use that optimizers make of gradients, which decides what compression a training bears. `sgd`: updates
+// proportional to gradients or to their running mean. `adaptive`: updates divided by statistics of past gradients
+// (Adam and its relatives), and every optimizer that is not known to be SGD.
 enum class OptimizerFamily : uint8_t { sgd, adaptive };
 
-// In whose jobs a compressor is used at its fidelity without being named: where our accuracy table admits it
-// (tests/bench/results/README.md).
+// The jobs in which a compressor is used at its fidelity without being named by the user: those for which our
+// accuracy table (tests/bench/results/README.md) admits it.
 enum class Listed : uint8_t { never, for_sgd, for_adaptive, always };
 
 // A compressor with its parameter as users write it: "bf16", "topk:0.01", "efsignsgd:64".
 struct CompressorSpec {
   std::string name;
-  double parameter = 0;  // meaning and range are in the traits; equals the default where the user gave none
+  double parameter = 0;  // meaning and range are in the traits; the default where the user gave none
 
   bool operator==(const CompressorSpec&) const = default;
 };
@@ -52,10 +53,10 @@ struct Matrix {
   bool operator==(const Matrix&) const = default;
 };
 
-// Elements that are encoded as one: how many there are, and the matrices among them, ascending. What is in no matrix
-// counts as vectors.
+// Elements that are encoded as one: their number, and the matrices among them, ascending. Elements outside of the
+// matrices count as vectors.
 struct Extent {
-  // Of vectors alone where nothing is said of matrices, and dense.
+  // By default all elements are vectors, and dense.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Extent(int64_t elements = 0, std::span<const Matrix> among = {}, const Content& what = {})
       : numel(elements), matrices(among), content(what) {}
@@ -65,29 +66,29 @@ struct Extent {
   Content content;
 };
 
-// Those among the elements [begin, begin + length), with what they have of whole rows there; positions count from
-// `begin` on.
+// The whole rows of the matrices that lie within the elements [begin, begin + length); positions count from `begin`.
 std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t begin, int64_t length);
 
-// What a compressor has to do on a host, as far as that is known without a measurement: host_bytes follow from it.
+// The work of a compressor on a host, as far as it is known without a measurement; host_bytes() follows from it.
 struct HostWork {
-  // What it has to do besides passing memory, if anything: to draw random bits, or to find the largest elements.
+  // The work besides passing memory, if any: drawing random bits, or finding the largest elements.
   enum class Limit : uint8_t { memory, random, selection } limit = Limit::memory;
 
-  // fp32 arrays that have to pass between memory and caches, besides the payload: of encode; with error feedback; and
-  // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
+  // The number of fp32 arrays that one pass has to move between memory and caches, besides the payload. They are the
+  // reads of encode, the reads and writes with error feedback, and the arrays of state, each of which is read and
+  // written. Decode writes one array.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
 
   bool rounds_at_random = false;  // encode draws random bits for each element
 };
 
-// norm(p - decode(encode(p))) / norm(p), the median of 32 steps: the largest in all of the trainings that admit a
-// compressor (tests/bench/results), by the family of their optimizer. These say nothing of gradients of which it loses
-// far more. 0: not measured.
+// norm(p - decode(encode(p))) / norm(p), the median of 32 steps. The largest value among the trainings that admit a
+// compressor (tests/bench/results), by the family of their optimizer. The values do not cover gradients of which the
+// compressor loses far more. 0: not measured.
 struct SeenError {
   double sgd = 0, adaptive = 0;
 
-  // Of the other family where a compressor is not listed for this one.
+  // Uses the value of the other family where the compressor is not listed for this one.
   double with(OptimizerFamily family) const {
     const double of_family = family == OptimizerFamily::sgd ? sgd : adaptive;
     return of_family > 0 ? of_family : std::max(sgd, adaptive);
@@ -99,77 +100,81 @@ struct CompressorTraits {
   std::string_view summary;  // one line for users
 
   Fidelity fidelity;          // the least fidelity that admits it
-  Listed listed;              // without being named
+  Listed listed;              // used without being named
   SeenError seen_error = {};  // at parameter_default
-  // Steps that jobs with an adaptive optimizer take before it runs, as in the trainings that admit it for them:
-  // second moments should begin with those of dense gradients (Tang et al., 1-bit Adam, ICML 2021, section 4).
+  // The number of steps that jobs with an adaptive optimizer take before the compressor runs, as in the trainings
+  // that admit it for them. Second moments should begin with those of dense gradients (Tang et al., 1-bit Adam, ICML
+  // 2021, section 4).
   int dense_first = 0;
-  bool summable;        // payloads may be added by a collective; otherwise they are gathered and decoded
+  bool summable;        // a collective may add payloads up; otherwise they are gathered and decoded
   bool error_feedback;  // the encoding error is kept in the residual and sent later
 
-  // The one parameter, if any: `parameter_name` is empty for a compressor without. A step > 0 says that it is a
-  // multiple of that.
+  // The parameter, if any: `parameter_name` is empty for a compressor that has none. If the step is > 0, the
+  // parameter is a multiple of it.
   std::string_view parameter_name;
   double parameter_default = 0, parameter_min = 0, parameter_max = 0, parameter_step = 0;
 
-  // The search range: settings that policies choose from where the user leaves it to them ("topk:*"), the default among
-  // them, from the one that sends most to the one that sends least.
+  // The search range: settings that policies choose from where the user leaves the choice to them ("topk:*"). It
+  // includes the default and runs from the setting that sends most to the one that sends least.
   std::span<const double> parameter_search = {};
 
-  // Encodes, collectives and decodes that it takes. What several rounds send is summable.
+  // Rounds of encode, collective and decode. Compressors of several rounds send summable payloads.
   int rounds = 1;
-  bool needs_matrices = false;  // treats matrices as such, and is told of them
+  bool needs_matrices = false;  // treats matrices as such, and is given their positions
   bool takes_rows = false;      // leaves out zeros; also makes payloads of lists of a matrix' rows
 
-  // Bytes of the payload of a round: fixed by spec, extent and round, never by the data.
+  // Bytes of the payload of a round; they depend on spec, extent and round, never on the data.
   int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
 
-  // Of payloads that need not be full: how many bytes of one are used, from the first on, as it says itself; never more
-  // than it has, whatever it says. Encoders leave the rest as it is, and exchanges leave it out. Null: all are.
+  // For payloads that need not be full: the number of bytes used, from the first on, as the payload itself says. It
+  // never exceeds the size of the payload, even if the payload is corrupt. Encoders leave the remaining bytes
+  // untouched, and exchanges leave them out. Null: all bytes are used.
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
-  double usual_use = 1;  // the share of payload_bytes that is used of gradients, until it was measured
-  // Of those that take rows: bytes used of so many elements in rows of `row`, of which that share is there.
+  double usual_use = 1;  // the share of payload_bytes that gradients use, until it is measured
+  // For compressors that take rows: the bytes used for `numel` elements in rows of `row` elements, if `share` of the
+  // rows are not zero.
   int64_t (*sparse_bytes)(const CompressorSpec& spec, int64_t numel, int64_t row, double share) = nullptr;
 
-  // A NaN or Inf of an element is in the payload and in sums of payloads what it is in sums of numbers, and no other
-  // element is any different for it. So a bucket can be left as it is where its gradient is not finite.
+  // A NaN or Inf of an element appears in the payload, and in sums of payloads, as it does in sums of numbers, and
+  // no other element changes because of it. So a bucket can be left as it is if its gradient is not finite.
   bool carries_nonfinite = false;
 
-  // Holds less than fp32 does: numbers that are finite may not be in the payload.
+  // True if the payload holds a smaller range than fp32, so that finite numbers may become infinite in it.
   bool narrow = false;
 
-  bool replaces_momentum = false;  // has that of the optimizer, which must have none of its own
+  bool replaces_momentum = false;  // keeps a momentum of its own, so the optimizer must have none
 
-  // Of how many ranks payloads can be added up; null: of any number.
+  // The largest number of ranks whose payloads can be added up; null: no limit.
   int (*most_ranks)(const CompressorSpec& spec) = nullptr;
 
   HostWork host = {};
 };
 
-// All compressors that there are, in a table that outlives whoever looks at it.
+// All known compressors, in a table that outlives its users.
 using TraitsTable = std::span<const CompressorTraits>;
 
-// The default list of a fidelity: those of the known ones, with their default parameters, "none" first.
+// The default list of a fidelity: those of the known compressors that it admits, with their default parameters,
+// "none" first.
 std::vector<CompressorSpec> default_list(Fidelity fidelity, OptimizerFamily family, TraitsTable known);
 
-// INT_MAX where there is no limit.
+// INT_MAX if there is no limit.
 int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec);
 
-// Those of that compressor among the known ones; null where it is not known.
+// The traits of that compressor; null if it is not among the known ones.
 const CompressorTraits* traits_of(const CompressorSpec& spec, TraitsTable known);
 
-// Of all rounds together; of what is usually used of it.
+// The bytes of all rounds together, and the part of them that is usually used.
 int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);
 int64_t usual_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);
 
 enum class HostOperation : uint8_t { encode, encode_feedback, decode };
 
-// Bytes that pass between memory and caches where nothing is cached, at least; `payloads` of a decode, which is that of
-// the last round.
+// A lower bound of the bytes that pass between memory and caches if nothing is cached. `payloads` is the number that
+// a decode reads, each of the size of the last round.
 double host_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
                   HostOperation operation, int payloads = 1);
 
-// An error that says what is allowed where the traits do not admit the parameter.
+// Returns an error that lists the allowed values if the traits do not admit the parameter.
 Status check_parameter(const CompressorTraits& traits, double parameter);
 
 }  // namespace gradtune::core

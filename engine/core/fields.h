@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fields of a plain record as a list, for formats that walk all of them: a new field is one more row, and all
-// formats have it. Leaves open how each format writes a kind of field.
+// formats have it. Each format decides how it writes a kind of field.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Field {
   std::string_view name;
   Value Record::*member;
   FieldKind kind;
-  bool is_optional = false;  // older programs did not write it; then it is as in a new record
+  bool is_optional = false;  // older programs did not write it; a missing field keeps its initial value
 };
 
 // Calls visit(field) for each of a tuple of fields, in order.
@@ -37,7 +37,7 @@ constexpr void for_each_field(const Fields& fields, const Visit& visit) {
   std::apply([&](const auto&... field) { (visit(field), ...); }, fields);
 }
 
-// How many of these fields hold one of these types.
+// The number of fields that hold one of these types.
 template <typename... Types, typename Fields>
 constexpr int count_fields(const Fields& fields) {
   int count = 0;

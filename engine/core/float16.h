@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The 16-bit floating-point types, one element at a time and rounded to nearest even: the meaning that faster code
-// (engine/compress) has to match.
+// The 16-bit floating-point types, one element at a time, rounded to nearest even. This is the reference that faster
+// code (engine/compress) has to match.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,8 @@ constexpr uint16_t narrow_bf16(float value) {
 constexpr float widen_f16(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
 constexpr uint16_t narrow_f16(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
 
-// For templates over what elements are stored as: a type with `Stored` in memory and `Number` to calculate with.
+// For templates over the stored type of elements: `Stored` is the type in memory, `Number` the type to calculate
+// with.
 template <typename T>
 struct Plain {
   using Stored = T;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A 64-bit hash of plain data that is the same on every machine: what ranks compare to know that they hold the same
+// A 64-bit hash of plain data that is the same on every machine: ranks compare it to know that they hold the same
 // strategy. FNV-1a over bytes, finished by a mixing step; not for untrusted keys.
 #pragma once
 

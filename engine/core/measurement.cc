@@ -16,7 +16,7 @@ std::string_view to_string(Excess::Kind kind) {
 
 namespace {
 
-// Does not compile while the list lacks a member.
+// Does not compile if the list lacks a member.
 [[maybe_unused]] void count_members(const StepReport& report) {
   [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = report;
   static_assert(std::tuple_size_v<decltype(kStepReportFields)> == 12);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one step tells the tuner, and what the tuner tells a policy: plain data, already reduced over ranks.
+// The report of one step to the tuner, and the tuner's measurements for a policy: plain data, already reduced over
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,49 +13,49 @@
 
 namespace gradtune::core {
 
-// What compressing a bucket lost in one step on one rank, as exec/loss_sample.h says; negative: not known.
+// The loss of compressing a bucket in one step on one rank, as defined in exec/loss_sample.h; negative: not known.
 struct BucketLoss {
   double error = -1;     // norm(p - decode(encode(p))) / norm(p)
   double residual = -1;  // norm(residual) / norm(gradient), before the step
   double gradient = -1;  // norm(gradient), before the step
-  // How far what was sent and what was kept are from p, in relation to norm(p): rounding, unless something is broken
+  // The norm of p minus payload and next residual, divided by norm(p): rounding, unless something is broken
   // (exec/balance.h). Known in some steps.
   double imbalance = -1;
 };
 
-// A bucket whose compression is not what it should be (tuner/error_budget.h).
+// A bucket whose compression is out of its limits (tuner/error_budget.h).
 struct Excess {
   enum class Kind : uint8_t {
     none,
     error,     // over its budget
-    residual,  // runs away against the gradient
-    broken,    // what is sent and kept is not what was given
+    residual,  // grows without bound relative to the gradient
+    broken,    // payload and next residual do not add up to the input
   } kind = Kind::none;
   int32_t bucket = 0;
-  double value = 0, allowed = 0;  // of BucketLoss
+  double value = 0, allowed = 0;  // of the quantity in BucketLoss
 
   bool operator==(const Excess&) const = default;
 };
 std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual" | "broken"
 
-// One training step, reduced over ranks. A report reaches the tuner one step later, so it names the strategy it speaks
-// of.
+// One training step, reduced over ranks. A report reaches the tuner one step later, so it names the strategy that it
+// is about.
 struct StepReport {
   int64_t step = 0;
   int32_t slot = 0;    // of the strategy that ran in this step (tuner/agreement.h)
   double step_ms = 0;  // wall time between the same point of successive steps, maximum over ranks
-  // Forward and backward without gradtune's own work, over ranks: a slow rank shows here and is not blamed on the
-  // strategy.
+  // Time of forward and backward without gradtune's own work, largest and smallest over ranks. A slow rank shows
+  // here and is not blamed on the strategy.
   double compute_ms_max = 0, compute_ms_min = 0;
-  int32_t slowest_rank = -1;  // whose computation took longest; -1: not known
-  // What collectives took, all of them added up, on the rank where that was least: the others waited for a peer as
-  // well. Under one strategy this moves with the link. 0: there were none.
+  int32_t slowest_rank = -1;  // the rank whose computation took longest; -1: not known
+  // The total time of all collectives, on the rank where it was least: on the others it includes waiting for a peer.
+  // Under one strategy, changes of this come from the link. 0: there were no collectives.
   double comm_ms = 0;
   Excess excess = {};     // the worst on any rank
   bool finite = true;     // no rank met a NaN or Inf in a gradient
-  bool excluded = false;  // evaluation, checkpoint, skipped update, or a strategy was prepared: not to be scored
-  bool prepared = true;   // every rank has prepared all that was asked for
-  bool failed = false;    // some rank could not prepare what was asked for last
+  bool excluded = false;  // evaluation, checkpoint, skipped update, or preparation of a strategy: not to be scored
+  bool prepared = true;   // every rank has prepared all requested strategies
+  bool failed = false;    // some rank could not prepare the strategy requested last
 
   bool operator==(const StepReport&) const = default;
 };
@@ -75,7 +76,7 @@ inline constexpr auto kStepReportFields = std::tuple{
     Field{"excess", &StepReport::excess, FieldKind::excess, /*is_optional=*/true},
 };
 
-// How fast a candidate ran: the median of `steps` steps in ms, smaller is better.
+// The speed of a candidate: the median of `steps` steps in ms; smaller is better.
 struct Measurement {
   uint64_t strategy_hash = 0;
   double step_ms = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Medians. Robust against single values that are far off. Leaves open what is done with the others.
+// Medians, which are robust against single outliers. Callers decide what is done with the other values.
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace gradtune::core {
 
-// Which of the two middle values of an even number counts.
+// The median of an even number of values: the mean of the two middle ones, or the upper one.
 enum class Middle { mean, upper };
 
-// Puts the values in another order and allocates nothing. Not empty.
+// Reorders the values and allocates nothing. `values` must not be empty.
 double median_in_place(std::span<double> values, Middle middle = Middle::mean);
 
 double median(std::vector<double> values, Middle middle = Middle::mean);

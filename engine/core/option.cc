@@ -105,8 +105,8 @@ std::string print(const Step& step) {
   return text;
 }
 
-// The number that follows the mark at the end of `text`, which is cut off; 0 where there is no mark. Nothing when
-// it is no number.
+// Cuts the mark and the number after it off the end of `text` and returns the number: 0 if there is no mark, nothing
+// if no number follows it.
 std::optional<uint8_t> take_number(std::string_view& text, char mark) {
   const size_t at = text.find(mark);
   if (at == std::string_view::npos) return uint8_t{0};

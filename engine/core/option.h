@@ -1,31 +1,34 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An option is a short program: a list of a few kinds of steps that takes a bucket's local gradient to the average over
-// all ranks. Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function,
-// the timeline and the printer all walk the same steps.
+// An option is a short program: a list of steps that takes a bucket's local gradient to the average over all ranks.
+// Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function, the
+// timeline and the printer all walk the same steps.
 //
-// What the steps do, on a group of g ranks (all of them, those of a node, one of each node, or those along a dimension
-// of a mesh: Level):
-//   encode          gradient -> payloads: one for what this rank holds, or, before exchanges that cut it, one for each
-//                   part
-//   decode          payloads -> gradient, summed in fp32
-//   all_reduce      sums over the group, in place: of the gradient itself, or of a summable payload
-//   reduce_scatter  sums over the group; every rank keeps its shard
-//   all_to_all      every rank receives the group's payloads of its shard
-//   reduce, gather  sums, or payloads, at one rank of the group; the others have nothing until the broadcast
-//   all_gather      every rank receives the group's shards, to be put side by side, or the group's payloads
-//   broadcast       from the rank that has them
-// A compressor of several rounds has its encode, all_reduce and decode in each of them, one after the other; what it
-// decodes before the last round is not a gradient but what the next round needs.
-// A bucket is at first the local gradient of every rank and must end as the average, whole and on every rank. Payloads
-// may pass several exchanges before they are decoded. The decision tree (policies/space/decision_tree.h) is made of
-// these.
+// The steps work on a group of g ranks (Level): all ranks, those of a node, one of each node, or those along a
+// dimension of a mesh.
+// - encode: gradient -> payloads. One for all that this rank holds, or, before exchanges that cut it, one for each
+//   part.
+// - decode: payloads -> gradient, summed in fp32.
+// - all_reduce: sums over the group, in place; sums the gradient itself, or a summable payload.
+// - reduce_scatter: sums over the group; every rank keeps its shard.
+// - all_to_all: every rank receives the group's payloads of its shard.
+// - reduce, gather: sums, or payloads, at one rank of the group. The others have nothing until the broadcast.
+// - all_gather: every rank receives the group's shards, which are put side by side, or the group's payloads.
+// - broadcast: sends from the rank that has the data.
+//
+// A compressor of several rounds has an encode, an all_reduce and a decode in each of them, one round after the
+// other. A decode before the last round does not yield a gradient but the input of the next round.
+//
+// A bucket is at first the local gradient of every rank and must end as the average, whole and on every rank.
+// Payloads may pass several exchanges before they are decoded. The decision tree (policies/space/decision_tree.h)
+// builds its programs from these steps.
 //
 // The printed form names codecs, then steps: "bf16: encode@device all_to_all decode@device encode@device all_gather
-// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so do one of a later
-// round than the first ("encode@host.1", "encode@host#1.1") and a collective that is not over all ranks
-// ("all_gather@inter", "all_gather@dim0").
+// decode@device". Three properties are printed only if they differ from the default:
+// - the codec, if it is not the first ("encode@host#1"),
+// - the round, if it is not the first ("encode@host.1", "encode@host#1.1"), and
+// - the level of a collective that is not over all ranks ("all_gather@inter", "all_gather@dim0").
 #pragma once
 
 #include <cstdint>
@@ -41,8 +44,8 @@
 
 namespace gradtune::core {
 
-// Where codec work runs. `device`: where the gradient lives (on a CPU job the thread that runs backward), fast, delays
-// computation. `host`: oneTBB workers, delays communication only.
+// The place of codec work. `device`: where the gradient lives (on a CPU job, the thread that runs backward); it is
+// fast, but delays computation. `host`: oneTBB workers; it delays communication only.
 enum class Place : uint8_t { device, host };
 
 struct Step {
@@ -60,51 +63,51 @@ struct Step {
   Place place = Place::device;  // encode, decode
   Level level = Level::flat;    // collectives
   uint8_t codec = 0;            // encode, decode: position in Option::codecs
-  uint8_t round = 0;            // encode, decode: which of the codec's
+  uint8_t round = 0;            // encode, decode: the round of the codec
 
   bool operator==(const Step&) const = default;
 };
 
-// What sets a kind of step apart. All that treats collectives alike (sizes, costs, data movement without a network,
-// words) reads these rows, so a new kind is a row here, and code only where it really differs: in the interpreter
-// (engine/exec/bucket_compiler.cc) and in what calls a library (hooks/c10d/communicator.cc).
+// The traits of a kind of step. All code that treats collectives alike (sizes, costs, data movement without a
+// network, names) reads these rows. So a new kind is a row here, with code only where it really differs: in the
+// interpreter (engine/exec/bucket_compiler.cc) and in the calls of libraries (hooks/c10d/communicator.cc).
 struct StepTraits {
   Step::Kind kind;
   std::string_view name;
   bool is_collective = true;
 
-  // What the busiest link carries in one direction over a group of so many ranks. `bytes`: what a rank has, or one part
-  // of it where inputs have parts.
+  // The bytes that the busiest link carries in one direction over a group of `group` ranks. `bytes`: the data of one
+  // rank, or one part of it if inputs have parts.
   int64_t (*link_bytes)(int64_t bytes, int group) = nullptr;
-  int messages = 1;          // that follow one another, for each other rank of the group
-  bool is_pairwise = false;  // every two ranks have a message for each other, and all are sent at once
+  int messages = 1;          // one after another, for each other rank of the group
+  bool is_pairwise = false;  // each two ranks have a message for each other, and all are sent at once
 
-  bool adds_up = false;           // what the ranks have; the others move it
-  bool is_in_place = false;       // what a rank has and what it gets are in one place, of the same size
-  bool has_input_parts = false;   // what a rank has is a part for each rank, and it ends with its own one
-  bool has_output_parts = false;  // a rank ends with what each rank had
-  enum class Root : uint8_t { none, receives, sends } root = Root::none;  // one rank alone
+  bool adds_up = false;           // sums the ranks' data; other collectives only move it
+  bool is_in_place = false;       // input and output of a rank are the same memory, of the same size
+  bool has_input_parts = false;   // a rank's input has a part for each rank, and it ends with its own part
+  bool has_output_parts = false;  // a rank ends with the data of each rank
+  enum class Root : uint8_t { none, receives, sends } root = Root::none;  // one rank is special
 
-  bool takes_gradients = false, takes_payloads = false;  // as the steps before it left them
+  bool takes_gradients = false, takes_payloads = false;  // from the steps before it
 };
 
-// In the order of the enumeration, one row each.
+// One row for each kind, in the order of the enumeration.
 std::span<const StepTraits> step_table();
 const StepTraits& traits_of(Step::Kind kind);
 
 inline bool is_collective(Step::Kind kind) { return traits_of(kind).is_collective; }
 
-// What the busiest link carries in one direction for a collective over a group of that many, and how many messages
-// follow one another, by the usual ring and pairwise algorithms. `bytes`: what one rank has, or of reduce_scatter,
-// all_to_all one part of it.
+// The bytes that the busiest link carries in one direction for a collective over a group of that size, and the
+// number of messages one after another, by the usual ring and pairwise algorithms. `bytes`: the data of one rank, or
+// one part of it for reduce_scatter and all_to_all.
 int64_t link_bytes(Step::Kind collective, int64_t bytes, int group);
 int messages(Step::Kind collective, int group);
 
-// Over how many of these messages' travel times one has to wait: pairwise exchanges send all at once.
+// The number of these messages whose travel times add up; pairwise exchanges send all messages at once.
 int travels(Step::Kind collective, int group);
 
-// How programs lay data out. A bucket is padded so that its shards are equally long and multiples of 16 elements; a
-// payload, unless it is summed, so that those after it begin at multiples of 16 bytes.
+// The layout of data in programs. A bucket is padded so that its shards are equally long and multiples of 16
+// elements. A payload is padded, unless it is summed, so that the next one begins at a multiple of 16 bytes.
 constexpr int64_t padded_to_shards(int64_t numel, int shards) { return round_up(numel, int64_t{16} * shards); }
 constexpr int64_t aligned_payload(int64_t bytes) { return round_up(bytes, 16); }
 
@@ -120,8 +123,8 @@ struct Option {
 };
 
 int collectives_of(const Option& option);
-bool uses_levels(const Option& option);               // inside or between nodes
-bool fits(const Option& option, const Ranks& ranks);  // whether there are the levels of all its collectives
+bool uses_levels(const Option& option);               // intra or inter
+bool fits(const Option& option, const Ranks& ranks);  // true if the ranks have the levels of all its collectives
 bool uses_host(const Option& option);                 // for any encode or decode
 
 std::string to_string(const Option& option);
@@ -133,7 +136,7 @@ Result<Option> parse_option(std::string_view text, TraitsTable known);
 // "topk:0.01" -> spec, with the default where no parameter is given; refuses unknown names and values out of range.
 Result<CompressorSpec> parse_compressor(std::string_view text, TraitsTable known);
 
-// The same, and "topk:*" -> all specs of the search range.
+// As parse_compressor, but "topk:*" yields all specs of the search range.
 Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text, TraitsTable known);
 
 // The named families of programs; `place` applies to all their encodes and decodes.
@@ -142,11 +145,12 @@ Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds =
 Option two_step(const CompressorSpec& codec, Place place);         // all-to-all, decode-sum-encode, all-gather
 Option gather_payloads(const CompressorSpec& codec, Place place);  // all-gather, decode N payloads
 
-// All-gather and decode along one dimension of the mesh of all ranks after the other, each time of the sums so far. Of
-// a power of two it is recursive doubling (SSAR_Recursive_double of SparCML, SC 2019): four ranks end with
-// (r0 + r1) + (r2 + r3), all of them with the same bits. Other numbers of ranks have larger dimensions as well (six end
-// with (r0 + r1 + r2) + (r3 + r4 + r5)). The usual way is to fold the ranks beyond a power of two into others; that
-// takes two rounds more, in the last of which the sum of all travels. Of a prime number of ranks it is gather_payloads.
+// All-gathers and decodes along one dimension of the mesh of all ranks after the other, each time the sums so far.
+// For a power of two it is recursive doubling (SSAR_Recursive_double of SparCML, SC 2019): four ranks end with (r0 +
+// r1) + (r2 + r3), all of them with the same bits. Other numbers of ranks have larger dimensions as well (six end
+// with (r0 + r1 + r2) + (r3 + r4 + r5)). The usual way for them is to fold the ranks beyond a power of two into
+// others; that takes two more rounds, and in the last of them the sum of all ranks travels. For a prime number of
+// ranks it is gather_payloads.
 Option recursive_doubling(const CompressorSpec& codec, Place place, int ranks);
 
 }  // namespace gradtune::core

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counter-based random numbers: Philox4x32-7 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3;
-// SC 2011): as many rounds as pass all statistical tests of TestU01; the usual ten are a margin of safety that rounding
-// at random does not need, and it takes most of the time. A block of 128 random bits is a function of a counter and a
-// key, so that any element's bits can be computed by anyone, in any order, without state. This is the meaning that
-// faster code (engine/compress) has to match.
+// Counter-based random numbers: Philox4x32-7 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
+// 3; SC 2011). Seven rounds are enough to pass all statistical tests of TestU01. The usual ten rounds are a safety
+// margin that stochastic rounding does not need, and the rounds take most of the time. A block of 128 random bits is
+// a function of a counter and a key, so anyone can compute any element's bits, in any order, without state. This is
+// the reference that faster code (engine/compress) has to match.
 #pragma once
 
 #include <array>

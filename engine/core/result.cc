@@ -25,7 +25,7 @@ void fail_check(std::string_view what, const std::source_location& where) {
 
 namespace {
 
-constexpr const char* kNoMemory = "out of memory";  // short enough to need none itself
+constexpr const char* kNoMemory = "out of memory";  // short enough to need no allocation
 
 Error error_of_current() {
   try {

@@ -24,7 +24,7 @@ struct Error {
     lost,      // a peer died or closed its connection
     corrupt,   // a payload or a file that does not parse
     io,        // the operating system said no
-    peer,      // another rank told what failed there, or makes another call
+    peer,      // another rank reported a failure there, or makes another call
   };
   Code code;
   std::string message;  // a full sentence: what was wrong, and what is allowed
@@ -32,7 +32,7 @@ struct Error {
 
 std::string_view to_string(Error::Code code);
 
-// What reaches the user when nobody below could go on.
+// The form in which an error reaches the user if no caller in between could handle it.
 class Exception : public std::runtime_error {
  public:
   explicit Exception(const Error& error) : std::runtime_error(error.message), code_(error.code) {}
@@ -65,7 +65,7 @@ class [[nodiscard]] Result {
   explicit operator bool() const { return ok(); }
   const Error& error() const { return std::get<1>(state_); }
 
-  // Throws Exception when there is none.
+  // Throws Exception if there is no value.
   T& value() & { return throw_unless_ok(), std::get<0>(state_); }
   const T& value() const& { return throw_unless_ok(), std::get<0>(state_); }
   T&& value() && { return throw_unless_ok(), std::get<0>(std::move(state_)); }
@@ -97,11 +97,11 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
-// In a catch block, what was thrown as an Error: "WHERE: what it says". An Exception keeps its code; `where` may be
-// empty. Where there is no memory for that, the error says so, which needs none.
+// In a catch block: the exception being handled, as an Error "WHERE: its message". An Exception keeps its code;
+// `where` may be empty. If there is no memory for the message, the error says so, which needs no memory.
 Error caught_error(std::string_view where) noexcept;
 
-// A copy, or where there is no memory for it an error that says that.
+// A copy; if there is no memory for it, an error that says so.
 Error copy_of(const Error& error) noexcept;
 
 }  // namespace gradtune::core

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random numbers that are the same on every compiler and standard library (std distributions are not). One root seed is
-// given by the user; each component forks its own stream by name, so that adding a draw in one does not move another.
+// Random numbers that are the same on every compiler and standard library (std distributions are not). The user
+// gives one root seed; each component forks its own stream by name, so that a new draw in one component does not
+// change another.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes and offsets that have to be multiples.
+// Rounding of sizes and offsets up to multiples.
 #pragma once
 
 #include <cstdint>

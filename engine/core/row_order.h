@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An invertible mixing of the numbers of a matrix' rows: row r stands at place_of(r), and row_at() leads back. Equal
-// parts of the places hold about as many of the rows that are used, whatever these are: ids sorted by frequency,
-// clusters, runs (Zen, OSDI 2025, section 3, hashes for the same end). Fixed by the number of rows, so all ranks have
-// the same one, and nothing is stored.
+// An invertible permutation of the row numbers of a matrix: row r stands at place_of(r), and row_at() leads back.
+// Equal parts of the places hold about equally many of the rows in use, whichever these are: ids sorted by
+// frequency, clusters, runs (Zen, OSDI 2025, section 3, hashes for the same purpose). The permutation depends on the
+// number of rows alone, so all ranks have the same one, and nothing is stored.
 //
-// Numbers are mixed by multiplications with odd numbers and shifts to the right, each of which has an inverse among the
-// numbers of so many bits. What comes out beyond the last row is mixed again (cycle walking, Black and Rogaway 2002).
-// Balance is that of a hash: no bound holds for rows that were chosen to defeat it.
+// Numbers are mixed by multiplications with odd numbers and by shifts to the right, each of which is invertible
+// among the numbers of that many bits. A result beyond the last row is mixed again (cycle walking, Black and Rogaway
+// 2002). The balance is that of a hash: there is no bound for rows that were chosen to defeat it.
 #pragma once
 
 #include <bit>
@@ -18,8 +18,8 @@
 
 namespace gradtune::core {
 
-// The inverse of an odd number modulo 2^64, and so modulo every smaller power of two (Newton: each turn doubles the
-// bits that are right).
+// The inverse of an odd number modulo 2^64, and so modulo every smaller power of two (Newton: each iteration doubles
+// the number of correct bits).
 constexpr uint64_t inverse_of_odd(uint64_t odd) {
   uint64_t x = odd;
   for (int i = 0; i < 6; ++i) x *= 2 - odd * x;
@@ -53,7 +53,7 @@ class RowOrder {
   int64_t row_at(uint32_t place) const {
     uint64_t x = place;
     do {
-      x ^= x >> shift_;  // undoes itself, as twice the shift moves all bits out
+      x ^= x >> shift_;  // is its own inverse, as twice the shift moves all bits out
       x = (x * kSecondInverse) & mask_;
       x = ((x ^ x >> shift_) * kFirstInverse) & mask_;
       x ^= x >> shift_;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where memory lies, and where the work that uses it is done.
+// Memory spaces: the place of memory, and of the work that uses it.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ inline constexpr std::array kSpaces = {Space::host, Space::cuda};
 
 constexpr std::string_view to_string(Space space) { return space == Space::host ? "host" : "cuda"; }
 
-// One of something for each space.
+// One value for each space.
 template <typename T>
 struct PerSpace {
   std::array<T, kSpaces.size()> values{};

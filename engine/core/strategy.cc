@@ -14,7 +14,7 @@ Error mismatch(std::string message) { return {Error::Code::mismatch, std::move(m
 
 std::string name_bucket(size_t bucket) { return "bucket " + std::to_string(bucket); }
 
-// Walks all slices and sees that each arena's tensors are covered from first to last without gap.
+// Walks all slices and checks that they cover the tensors of each arena from first to last without a gap.
 Status validate_cover(const Strategy& strategy, const GradientTable& table) {
   struct Next {
     size_t tensor = 0;

@@ -14,7 +14,7 @@ bool alike(char a, char b) {
   return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
 }
 
-// Optimal string alignment: edits of one letter, and swaps of two that are neighbours.
+// Optimal string alignment: edits of one letter, and swaps of two neighbouring letters.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before_last, last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), size_t{0});

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of this gradtune, for files that it writes and for people.
+// The version of this gradtune, for the files that it writes and for people.
 #pragma once
 
 #include <string_view>

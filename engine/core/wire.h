@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What collectives carry, and how they add it up.
+// The element types that collectives carry, and the reductions that they apply.
 #pragma once
 
 #include <cstdint>
