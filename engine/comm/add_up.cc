@@ -14,9 +14,9 @@ namespace {
 using Inputs = std::span<const std::byte* const>;
 using Targets = std::span<std::byte* const>;
 
-constexpr int64_t kBlock = 4096;  // elements: what is added up stays in the L1 cache
+constexpr int64_t kBlock = 4096;  // elements: a block of sums stays in the L1 cache
 
-// As core::F16, whose conversions are calls into the compiler's library, in steps that compilers make vectors of: 20
+// The same as core::F16, whose conversions call the compiler's library, but in steps that compilers vectorize: 20
 // times as fast.
 struct FastF16 {
   using Stored = uint16_t;
@@ -26,7 +26,8 @@ struct FastF16 {
     const int32_t magnitude = bits & 0x7fff;
     // A subnormal counts units of 2^-24, as the last bit of numbers from 0.5 to 1 does.
     const float small = std::bit_cast<float>(kHalf + magnitude) - 0.5F;
-    const int32_t rebiased = (magnitude << 13) + kBias + (kBias & mask(magnitude >= 0x7c00));  // infinities stay so
+    const int32_t rebiased =
+        (magnitude << 13) + kBias + (kBias & mask(magnitude >= 0x7c00));  // infinities remain infinities
     const int32_t value = choose(magnitude < 0x400, std::bit_cast<int32_t>(small), rebiased);
     return std::bit_cast<float>(value | (bits & 0x8000) << 16);
   }
@@ -36,7 +37,7 @@ struct FastF16 {
     const auto magnitude = static_cast<int32_t>(bits & 0x7fffffff);
     const int32_t small = std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5F) - kHalf;
     const int32_t rounded = (magnitude - kBias + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    const int32_t finite = choose(magnitude < 0x38800000, small, rounded);  // 2^-14, the smallest normal one
+    const int32_t finite = choose(magnitude < 0x38800000, small, rounded);  // below 2^-14, the smallest normal number
     const int32_t limited = choose(finite > 0x7c00, 0x7c00, finite);
     const int32_t value = choose(magnitude > 0x7f800000, 0x7e00, limited);
     return static_cast<uint16_t>(value | static_cast<int32_t>(bits >> 16 & 0x8000));
@@ -44,7 +45,7 @@ struct FastF16 {
 
  private:
   static constexpr int32_t kHalf = 0x3f000000;  // 0.5
-  static constexpr int32_t kBias = 112 << 23;   // what the exponents of the two types differ by
+  static constexpr int32_t kBias = 112 << 23;   // the difference of the exponents' biases
 
   static int32_t mask(bool holds) { return -static_cast<int32_t>(holds); }
   static int32_t choose(bool first, int32_t a, int32_t b) { return (a & mask(first)) | (b & ~mask(first)); }

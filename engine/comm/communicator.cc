@@ -48,7 +48,7 @@ void abort_anyway(Communicator& communicator) noexcept {
   try {
     communicator.abort();
   } catch (...) {
-    // What has failed before is what the caller tells.
+    // The caller reports the earlier failure.
   }
 }
 
@@ -69,7 +69,7 @@ core::Status run(Communicator& communicator, std::span<const Collective> collect
       communicator.start(collective, waiters.back(), 0);
     } catch (...) {
       failed = core::caught_error(core::to_string(collective.kind));
-      results.pop_back();  // nobody tells its completion
+      results.pop_back();  // nobody reports its completion
       break;
     }
   }

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The groups that one rank belongs to, each with a communicator of its own: all ranks, and where there are levels, its
-// node's ranks and the ranks of its position in all nodes. What goes along a dimension of the mesh is messages between
-// ranks of the group of all, which are connected (Collective::among): so that takes no connections and threads of its
-// own, and no time of set-up, in jobs that may never need it. The control collective has a group over all ranks again,
-// so that it never waits behind gradients.
+// The groups that one rank belongs to, each with a communicator of its own: all ranks, and if there are levels, the
+// ranks of its node and the ranks of its position in all nodes. Collectives along a dimension of the mesh are
+// messages between ranks of the group of all (Collective::among). They need no connections, threads or set-up time
+// of their own in jobs that may never use them. The control collective has another group over all ranks, so that it
+// never waits behind gradients.
 #pragma once
 
 #include "engine/comm/communicator.h"
@@ -17,7 +17,7 @@ struct Groups {
   core::Seat seat;
   Communicator& flat;
   Communicator& control;
-  Communicator* intra = nullptr;  // null where there are no levels
+  Communicator* intra = nullptr;  // null if there are no levels
   Communicator* inter = nullptr;
 
   Communicator& at(core::Level level) const {

@@ -22,7 +22,7 @@ using Kind = Collective::Kind;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kLookEvery(10);  // at errors and deadlines, while something is under way
+constexpr milliseconds kLookEvery(10);  // the interval of checks for errors and deadlines while something is under way
 
 nccl::Type type_of(WireType type) {
   switch (type) {
@@ -50,13 +50,14 @@ class NcclCommunicator final : public Communicator {
     changed_.notify_all();
     watch_.join();
     if (comm_ == nullptr) return;
-    // What has ended here may still be on its way to others. Ranks that failed do not take part in that.
+    // Collectives that have ended here may still be in progress on other ranks, so CommFinalize waits for them. The
+    // limit is for ranks that failed: they do not take part in that.
     constexpr int64_t kMostMs = 5'000;
     const core::Status flushed = settle(library_.CommFinalize(comm_), "CommFinalize", kMostMs);
     flushed ? library_.CommDestroy(comm_) : library_.CommAbort(comm_);
   }
 
-  // Ends by the deadline, with an error, where not all ranks are there.
+  // Returns an error at the deadline if not all ranks have connected.
   core::Status connect(int64_t within_ms) {
     core::Status connected = settle(nccl::Code::in_progress, "CommInitRankConfig", within_ms);
     if (connected) watch_ = core::BoundedThread("the watch over NCCL", [this] { watch(); });
@@ -132,7 +133,7 @@ class NcclCommunicator final : public Communicator {
     throw std::logic_error("unknown collective");
   }
 
-  // What NCCL has no collective for: messages, all at once.
+  // Messages, all at once, for the collectives that NCCL does not have.
   nccl::Code exchange(const Collective& what) const {
     const auto count = static_cast<size_t>(what.count);
     const int64_t bytes = what.count * bytes_per_element(what.type);
@@ -158,7 +159,7 @@ class NcclCommunicator final : public Communicator {
     return first == nccl::Code::success || first == nccl::Code::in_progress ? end : first;
   }
 
-  // Calls do not block: what is in progress is asked for.
+  // Calls do not block, so this polls until they are no longer in progress.
   core::Status settle(nccl::Code code, const std::string& what, int64_t timeout_ms) {
     const auto deadline = steady_clock::now() + milliseconds(timeout_ms);
     for (;;) {
@@ -180,14 +181,14 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // The first error counts. What has passed by then is right.
+  // Only the first error counts. Collectives that have passed by then are correct.
   void fail(core::Error error) {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     drop_passed();
     failure_ = std::move(error);
     if (comm_ != nullptr) library_.CommAbort(std::exchange(comm_, nullptr));
-    under_way_.clear();  // it ends now, whatever it leaves
+    under_way_.clear();  // these end now, with undefined results
     changed_.notify_all();
   }
 
@@ -224,12 +225,12 @@ class NcclCommunicator final : public Communicator {
   }
 
   const nccl::Library library_;
-  nccl::Comm comm_;  // null once it was aborted
+  nccl::Comm comm_;  // null after an abort
   const int rank_, size_;
   CollectiveStream& stream_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<UnderWay> under_way_;  // in order, as fences of a stream pass
+  std::deque<UnderWay> under_way_;  // in the order in which fences of the stream pass
   std::optional<core::Error> failure_;
   bool is_closed_ = false;
   core::BoundedThread watch_;

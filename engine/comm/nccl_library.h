@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is used of NCCL's C interface (nccl.h of 2.14 and later), as functions of a library that is loaded at run time.
+// The part of NCCL's C interface (nccl.h of 2.14 and later) that gradtune uses, as functions of a library that is
+// loaded at run time.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,8 @@
 
 namespace gradtune::comm::nccl {
 
-// Values and layouts are NCCL's.
-enum class Code : int { success = 0, remote_error = 6, in_progress = 7 };  // all others are errors
+// Values and layouts are those of NCCL.
+enum class Code : int { success = 0, remote_error = 6, in_progress = 7 };  // all other values are errors
 enum class Type : int { u8 = 1, f16 = 6, f32 = 7, f64 = 8, bf16 = 9 };
 enum class Reduction : int { sum = 0, max = 2 };
 
@@ -21,7 +22,8 @@ struct UniqueId {
   char bytes[128];
 };
 
-// Of version 2.14, where calls that do not block were new: a library reads as much as the version says.
+// The layout of version 2.14, which introduced calls that do not block; the library reads only the fields of that
+// version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

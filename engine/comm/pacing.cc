@@ -28,7 +28,7 @@ class PacedLink {
 
   const core::Clock& clock() const { return clock_; }
 
-  // When a transfer that is asked for now has ended.
+  // Returns the time at which a transfer that is requested now ends.
   int64_t reserve_ns(int64_t sent_bytes, int64_t received_bytes) {
     const std::lock_guard lock(mutex_);
     const int64_t now_ns = clock_.now_ns();
@@ -90,7 +90,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     lock.unlock();
     try {
       inner_->start(collective, *this, id);
-    } catch (...) {  // it was not started, and will not be told
+    } catch (...) {  // it was not started, so its sink will not be told
       lock.lock();
       calls_.erase(id);
       throw;
@@ -128,7 +128,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     tell(lock, call, error_ ? core::Status(core::copy_of(*error_)) : core::Status());
   }
 
-  // The thread: completions that the link delays. What it throws ends the communicator, not the process.
+  // The body of the thread: reports completions that the link delays. An exception ends the communicator, not the
+  // process.
   void tell_late() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
@@ -143,7 +144,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     }
   }
 
-  // Waits where nothing is to be told yet.
+  // Waits if there is nothing to report yet.
   void tell_next(std::unique_lock<std::mutex>& lock) {
     const auto next = next_arrived();
     const int64_t now_ns = link_->clock().now_ns();
@@ -163,7 +164,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     }
   }
 
-  // All that is under way ends by its deadline.
+  // The longest time until all calls under way have ended: each ends by its deadline.
   int64_t most_wait_ms() const {
     int64_t last_ns = link_->clock().now_ns();
     const int64_t now_ns = last_ns;
@@ -180,8 +181,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     changed_.notify_all();
   }
 
-  // What has arrived and only waits for its time completes with the error now; the rest is told by the inner
-  // communicator.
+  // Calls that have arrived and only wait for their time complete with the error now; the inner communicator reports
+  // the others.
   void fail(core::Error error) {
     std::unique_lock lock(mutex_);
     if (!error_) error_ = std::move(error);
