@@ -59,7 +59,7 @@ struct Strategy {
 
 // The number of consecutive collectives of the order whose received payloads may be undecoded at the same time.
 // Collectives further apart share memory for what they receive. The thread that runs backward decodes when the next
-// gradient is ready; the four beyond those in flight need not wait for it.
+// gradient is ready; a few beyond those in flight need not wait for it.
 inline int most_held(const Strategy& strategy) { return strategy.in_flight + 4; }
 
 int64_t numel(const Bucket& bucket);

@@ -20,7 +20,7 @@ void add_numbers(const std::byte* from, std::byte* to) {
   std::memcpy(to, &sum, sizeof sum);
 }
 
-// Adds to a number of that dtype at `to` the one at `from`.
+// Adds the number of that dtype at `from` to the one at `to`.
 void add(core::DType dtype, const std::byte* from, std::byte* to) {
   if (dtype == core::DType::f32) return add_numbers<float>(from, to);
   if (dtype == core::DType::f64) return add_numbers<double>(from, to);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of a matrix, as they arrived, added to where the matrix lies.
+// Adds the rows of a matrix, as they arrived, to the dense matrix.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace gradtune::exec {
 
-// Adds what arrived of a piece of that tensor, whose first element lies at `to`, in the order told. Throws where a row
-// is none of the tensor's.
+// Adds the rows that belong to a piece of that tensor, in the given order, to the piece, whose first element lies at
+// `to`. Throws if a row number is not one of the tensor's.
 void add_rows(const Arrived& arrived, const core::TensorInfo& tensor, const Piece& piece, std::byte* to);
 
 }  // namespace gradtune::exec

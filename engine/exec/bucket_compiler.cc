@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// This file is long because it holds the meaning of every kind of step, which share what is known of the data at hand.
+// This file is long because it holds the meaning of every kind of step, and all kinds share the tracked state of the
+// data.
 #include "engine/exec/bucket_compiler.h"
 
 #include <algorithm>
@@ -76,13 +77,13 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   return {};
 }
 
-// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows. These
-// are rows of the matrix, and have to lie one behind the other.
+// The row lists of a bucket that is one fp32 matrix, if its program exchanges only payloads that are made of rows.
+// The rows are those of the matrix, and have to be contiguous.
 std::optional<RowLists> BucketCompiler::find_lists() const {
   if (program_->space != core::Space::host) return {};
   const core::Slice& slice = source_.slices.front();
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
-  if (source_.due == core::Due::forward) return {};  // averages of lists are given out when backward returns
+  if (source_.due == core::Due::forward) return {};  // averages of lists are handed out when backward returns
   if (source_.slices.size() > 1 || slice.length != tensor.numel || tensor.shape.size() < 2) return {};
   if (tensor.dtype != DType::f32 || !tensor.is_row_major()) return {};
   if (tensor.shape[0] < 1 || tensor.shape[0] > core::RowOrder::kMostRows) return {};
@@ -126,8 +127,8 @@ core::Status BucketCompiler::find_grid() {
   return {};
 }
 
-// What happens before the first step: staging of what can not be worked on in place, and, unless the first encode does
-// it, the scale and the residual.
+// Prepares the data for the first step: adds staging if it cannot work in place. Unless the first step encodes, it
+// also adds the scale, with the residual.
 void BucketCompiler::begin() {
   const Step& first = option_.steps.front();
   const core::Place place = is_encode(first) ? place_of(first) : own_place();
@@ -216,7 +217,7 @@ core::Status BucketCompiler::encode(const Step& step) {
   summed_ = sums_ahead();
   op.payloads = payloads();
   op.summed = summed_;
-  // The next residual is where the bucket began: what another space adds to it is added to a copy.
+  // The next residual is in the space where the bucket began; another space adds its error to a copy of it.
   const bool is_away = op.banks && space != program_->begins_in;
   const Range banked = grid_.range_of(grid_.own_part());
   const Address there = {Address::Region::next_residual, banked.begin * 4};
@@ -255,7 +256,7 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   }
   op.random = {.rank = static_cast<uint32_t>(owner), .use = static_cast<uint32_t>(program_->dtype) * 16 + encodes_++};
 
-  // The parts that the exchanges ahead take it apart into, those of the first of them outermost.
+  // The parts into which the exchanges ahead divide the data, those of the first exchange outermost.
   parts_ = {grid_.own_part()};
   for (const size_t d : cuts_ahead()) {
     if (grid_[d].summed || grid_[d].split || grid_[d].rooted) {
@@ -278,7 +279,7 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   const core::Extent extent{longest.length, matrices};
   op.scratch_bytes = codec.scratch_bytes(extent);
   op.round_memory = allocate(rounds_in_, codec_->round_bytes(extent));
-  // What a codec keeps is of what it encodes first: the sum that it encodes again is another thing.
+  // A codec's state belongs to its first encode: a sum that it encodes again is different data.
   state_bytes_ = has_encoded_[step.codec] ? 0 : aligned(codec_->state_bytes(extent));
   state_begin_ =
       state_bytes_ > 0 ? layout_.allocate_state(rounds_in_, state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
@@ -368,7 +369,8 @@ core::Status BucketCompiler::reduce(const Step& step) {
   return {};
 }
 
-// Of payloads. An all_gather puts shards side by side where there are any, and else brings what is to be added up.
+// Exchanges payloads. An all_gather puts shards side by side if there are any; otherwise it brings payloads that are
+// to be added up.
 core::Status BucketCompiler::exchange(const Step& step) {
   const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
@@ -425,7 +427,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   return {};
 }
 
-// Payloads for one receiver have to stand together; those that an exchange over another dimension brought do not.
+// Payloads for one receiver have to be adjacent; after an exchange over another dimension they are not.
 void BucketCompiler::sort_by_receiver(size_t d) {
   std::vector<size_t> order(parts_.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -475,7 +477,7 @@ core::Status BucketCompiler::broadcast(const Step& step) {
   return {};
 }
 
-// --- what the steps so far left of the data --------------------------------------------------------------------------
+// --- the state of the data after the steps so far --------------------------------------------------------------------
 
 // The dimensions of the all_to_alls until the next decode.
 std::vector<size_t> BucketCompiler::cuts_ahead() const {
@@ -489,7 +491,7 @@ std::vector<size_t> BucketCompiler::cuts_ahead() const {
   return cuts;
 }
 
-// Of how many payloads collectives make one until the next decode.
+// The number of payloads that collectives add up to one until the next decode.
 int BucketCompiler::sums_ahead() const {
   int summed = 1;
   for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
@@ -500,7 +502,7 @@ int BucketCompiler::sums_ahead() const {
   return summed;
 }
 
-// Whether a collective moves shards of the gradient itself.
+// True if a collective moves shards of the gradient itself.
 bool BucketCompiler::needs_equal_shards() const {
   bool encoded = false;
   for (const Step& step : option_.steps) {
@@ -512,7 +514,8 @@ bool BucketCompiler::needs_equal_shards() const {
   return false;
 }
 
-// Those of a codec that keeps state are where that is, unless exchanges brought them from other ranks.
+// The current payloads. If their codec keeps state, they have its offsets, unless exchanges brought them from other
+// ranks.
 std::vector<Payload> BucketCompiler::payloads() const {
   const bool has_state = state_begin_ >= 0 && (!exchanged_ || codec_->traits().rounds > 1);
   std::vector<Payload> all;
@@ -527,8 +530,8 @@ std::vector<Payload> BucketCompiler::payloads() const {
   return all;
 }
 
-// All parts have the size of the largest, which is the first shard, since collectives have one count. Matrices are cut
-// differently in each shard, but then all ranks that sum it have the same one.
+// The part with the largest size, which is the first shard: all parts have this size, since collectives have one
+// count. Matrices are cut differently in each shard, but then all ranks that sum the shard cut it alike.
 Range BucketCompiler::longest_part() const {
   Part first = parts_.front();
   if (!codec_->traits().needs_matrices) {
@@ -564,7 +567,7 @@ Op BucketCompiler::collective(const Step& step) const {
           .root = grid_[RankGrid::dimension_of(step.level)].root};
 }
 
-// In place on a range of the gradient, or of its staging.
+// Sets up the operation in place on a range of the gradient, or of its staging.
 void BucketCompiler::on_gradient(Op& op, const Range& range) {
   bring_dense(op.space);
   const bool staged = program_->staged > 0;
@@ -594,7 +597,7 @@ Address BucketCompiler::dense_in(core::Space space) {
   return program_->dense[space];
 }
 
-// As much of the gradient at hand as this rank has.
+// Copies this rank's part of the current gradient to that space.
 void BucketCompiler::bring_dense(core::Space space) {
   Address to = dense_in(space);
   if (at_ == space) return;
@@ -626,7 +629,7 @@ void BucketCompiler::copy(const Address& from, const Address& to, int64_t bytes)
   add({.kind = Kind::copy, .space = core::Space::cuda, .count = bytes, .input = from, .output = to});
 }
 
-// What is decoded next is shared; what another collective takes on is not.
+// Returns a receive buffer. It is shared if a decode comes next, but not if another collective does.
 int64_t BucketCompiler::bring(core::Space space, int64_t bytes) {
   const auto step = static_cast<size_t>(step_);
   brought_by_ = -1;

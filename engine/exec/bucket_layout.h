@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a bucket's buffers lie: in memory of its own, or in memory that buckets share. Private to program.cc.
+// The offsets of a bucket's buffers, in memory of its own or in memory that buckets share. Private to program.cc.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,12 @@
 
 namespace gradtune::exec {
 
-// Per space: where a bucket's buffers lie that it shares with others, in the pools; or how many bytes these have.
+// For each space, the offsets in the pools of the buffers that a bucket shares with others; or the sizes of these
+// buffers in bytes.
 struct SharedMemory {
   std::array<core::PerSpace<int64_t>, 2> scratch{};  // of codecs, by place
-  // By position in the program: what the collective there brings, if that is shared, and a copy of it.
+  // By position in the program: the buffer for the data that the collective there receives, if it is shared, and for
+  // a copy of it.
   std::vector<core::PerSpace<int64_t>> brought;
 };
 
@@ -28,17 +30,17 @@ class BucketLayout {
     core::PerSpace<int64_t> pool = {}, state = {};
   };
 
-  // The bucket's own memory begins at `begins`; that which it shares is where `shared` says, for a program of so many
-  // steps.
+  // The bucket's own memory begins at `begins`, and its shared memory is at the offsets in `shared`, for a program
+  // of `steps` steps.
   BucketLayout(const Offsets& begins, const SharedMemory& shared, size_t steps) : next_(begins), shared_(shared) {
     bytes_.brought.resize(steps);
   }
 
-  // Memory of its own: the offset where `bytes` begin.
+  // Allocates memory of the bucket's own, and returns the offset.
   int64_t allocate(core::Space space, int64_t bytes) { return take(next_.pool[space], bytes); }
   int64_t allocate_state(core::Space space, int64_t bytes) { return take(next_.state[space], bytes); }
 
-  // Shared memory, of which it needs so many bytes: where that begins.
+  // Returns the offset of shared memory, and notes that the bucket needs that many bytes of it.
   int64_t scratch(core::Place place, core::Space space, int64_t bytes) {
     int64_t& most = bytes_.scratch[static_cast<size_t>(place)][space];
     most = std::max(most, aligned(bytes));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostPieces = 64;
 constexpr int64_t kPieceElements = 1 << 14;
-constexpr int64_t kLeastElements = 4096;  // smaller tensors would tell of headers
+constexpr int64_t kLeastElements = 4096;  // in smaller tensors headers would dominate
 
 struct SamplePiece {
   size_t tensor;
@@ -29,8 +29,8 @@ bool is_sampled(const core::TensorInfo& tensor) {
   return tensor.numel >= kLeastElements && tensor.content.of_one >= 1 && tensor.dtype != core::DType::f64;
 }
 
-// All sampled tensors, one after the other, are cut into equal parts. A piece is the middle of each part, within the
-// tensor that the middle is in.
+// All sampled tensors, one after the other, are cut into equal parts. A piece is taken around the middle of each
+// part, within the tensor that contains the middle.
 std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arenas& arenas) {
   int64_t all = 0;
   for (const core::TensorInfo& tensor : table.tensors) all += is_sampled(tensor) ? tensor.numel : 0;
@@ -53,7 +53,7 @@ std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arena
   return pieces;
 }
 
-// Those on a device are copied to the memory that is returned. Those that the host does not reach are left out.
+// Copies pieces on a device to the memory that is returned. Removes the pieces that the host cannot reach.
 AlignedBytes bring(std::vector<SamplePiece>& pieces, const core::GradientTable& table, Device* device,
                    int64_t timeout_ms) {
   const auto is_away = [&](const SamplePiece& piece) { return table.tensors[piece.tensor].space != core::Space::host; };
@@ -71,7 +71,7 @@ AlignedBytes bring(std::vector<SamplePiece>& pieces, const core::GradientTable& 
   }
   if (queue.mark().wait(timeout_ms)) return memory;
   std::erase_if(pieces, is_away);
-  memory.abandon();  // copies that are late still write there
+  memory.abandon();  // late copies still write there
   return {};
 }
 
@@ -91,7 +91,7 @@ std::vector<std::vector<float>> sample(const core::GradientTable& table, const A
   return sampled;
 }
 
-// 0 where nothing was finite.
+// Returns 0 if no piece was finite.
 double share_of(const compress::Compressor& codec, std::span<const std::vector<float>> pieces,
                 compress::HostQueue& queue) {
   double used = 0;

@@ -14,7 +14,7 @@ namespace {
 
 using core::DType;
 
-// With the residual, of which nothing is left then.
+// Scales the bucket and adds the residual, after which nothing of the residual is left.
 void scale_bucket(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                   compress::Verdict& verdict) {
   const float factor = 1.0F / static_cast<float>(memory.size);
@@ -48,7 +48,7 @@ std::span<std::byte> numbers_of(const BucketProgram& bucket, const Op& op, const
           static_cast<size_t>(bucket.numel * core::bytes_per_element(bucket.dtype))};
 }
 
-// Behind the bucket's elements stand zeros. Numbers can be decoded whatever they are, and have the size of their type.
+// The elements behind the bucket's end become zeros. Any numbers can be decoded, and have the size of their type.
 void load(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
           compress::Verdict& verdict) {
   float* const to = dense(bucket, memory, op.space);
@@ -58,7 +58,7 @@ void load(const BucketProgram& bucket, const Op& op, const BucketMemory& memory,
   queue.fill(to + bucket.numel, std::byte{0}, (bucket.staged - bucket.numel) * 4);
 }
 
-// A 16-bit type may not hold what fp32 does.
+// A 16-bit type may not hold every fp32 value.
 void store(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
            compress::Verdict& verdict) {
   const float* const from = dense(bucket, memory, op.space);
@@ -113,7 +113,7 @@ void encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memor
   }
 }
 
-// Payloads of one range stand next to each other: they are added up in one pass.
+// Payloads of one range are adjacent and are added up in one pass.
 core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                     compress::Verdict& verdict) {
   constexpr size_t kAtOnce = 64;
@@ -147,7 +147,7 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
   return {};
 }
 
-// What arrived, as a list. A row number that there is not is the caller's mistake, and ends the step.
+// Makes a list of the arrived gradient. A row number out of range is the caller's mistake, and ends the step.
 void collect(const BucketProgram& bucket, const Op& op, const BucketMemory& memory) {
   const RowLists& lists = *bucket.lists;
   RowState& state = *memory.rows;
@@ -193,7 +193,7 @@ void encode_rows(const BucketProgram& bucket, const Op& op, const BucketMemory& 
   }
 }
 
-// Payloads of one range, of all ranks that have some, are added up at once.
+// Payloads of one range, from all ranks that have some, are added up at once.
 core::Status decode_rows(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                          compress::Verdict& verdict) {
   const int64_t width = bucket.lists->width;

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an executor needs of a device whose memory the host does not reach: memory, queues, and kernels where it has
-// some. A back end implements this interface once (streams of LibTorch, of CUDA; threads, in tests).
+// The interface of a device whose memory the host does not reach: memory, queues, and kernels if it has some. A back
+// end implements it once (for streams of LibTorch or of CUDA; for threads, in tests).
 //
-// Which thread calls what: queues of streams are called by one thread at a time, the executor's communication thread.
-// `current` is that of the calling thread. Nothing here waits for a device's work, but for allocations.
+// Threads: queues of streams are called by one thread at a time, the executor's communication thread. `current` is
+// the queue of the calling thread. Only allocations wait for a device's work.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gradtune::exec {
 
-// Told from a thread of the device's own; must be short and must not call the device.
+// Called from a thread of the device; must be short and must not call the device.
 class EndListener {
  public:
   virtual void ended(uint64_t token) = 0;
@@ -27,29 +27,31 @@ class EndListener {
 
 class Device {
  public:
-  virtual ~Device() = default;  // all work that was asked for has ended
+  virtual ~Device() = default;  // all queued work has ended
 
-  // On each thread that was made to work with it, before anything else. Where a process sees several devices, a call
-  // for one of them from a thread whose current one is another takes memory of that one, too.
+  // Called on each thread that was made to work with the device, before anything else. If a process sees several
+  // devices, a call for one of them from a thread with another current device also takes memory of the other.
   virtual void enter() = 0;
 
-  // Its own, and memory of the host that its copies reach.
+  // The device's own memory, and memory of the host that its copies reach.
   virtual Allocator& memory() = 0;
   virtual Allocator& pinned() = 0;
 
-  // Streams: compressors and kernels have one, copies of each direction as well, and collectives of the device.
+  // There is one stream for compressors and kernels, one for copies of each direction, and one for collectives of
+  // the device.
   enum class Stream : uint8_t { codec, to_host, to_device, collectives };
   virtual compress::Queue& queue(Stream stream) = 0;
 
-  // Where the work of the calling thread goes: gradients are ready behind it, and what uses averages comes later there.
+  // The queue of the calling thread's own work: gradients are ready after it, and the work that uses averages comes
+  // later on it.
   virtual compress::Queue& current() = 0;
 
-  // Tells the listener once, when all that was asked of the queue so far has ended. Behind work that failed or never
-  // ends it is not told.
+  // Tells the listener once, when all work queued so far has ended. The listener is not told after work that failed
+  // or never ends.
   virtual void notify(compress::Queue& queue, EndListener& listener, uint64_t token) = 0;
 
-  // Null where nothing computes on this device: its gradients are copied to the host and back then, and what options
-  // place on the device is done by the host.
+  // Null if nothing computes on this device. Its gradients are then copied to the host and back, and the host does
+  // the work that options place on the device.
   virtual Kernels* kernels() = 0;
 };
 

@@ -25,7 +25,7 @@ void for_parts(int64_t n, compress::HostQueue& queue, Body body) {
                        [&](int64_t part) { body(part, part * length, std::min(n, (part + 1) * length)); });
 }
 
-// load(i): a gradient and its residual.
+// load(i) returns a gradient element and its residual.
 template <typename Load>
 Squares squares(int64_t n, compress::HostQueue& queue, Load load) {
   std::array<Squares, kDrainParts> parts{};
@@ -45,7 +45,7 @@ Squares squares(int64_t n, compress::HostQueue& queue, Load load) {
   return all;
 }
 
-// How much is to be added; what is left is known from it.
+// Returns the share of the residual to add, which also determines the part that is left.
 Drained rule(const Squares& all) {
   if (all.residual == 0) return {};
   if (all.gradient == 0 || !std::isfinite(all.gradient)) return {.added = false, .left = true};

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How threads of an executor tell each other what happened: a bounded ring that takes no lock (D. Vyukov's bounded
-// queue with a sequence number per cell, here with one consumer at a time), whose turn it is to look at what is in it,
-// and a doorbell for the thread that sleeps.
+// The means by which threads of an executor notify each other. A bounded ring of events takes no lock (D. Vyukov's
+// bounded queue with a sequence number per cell, here with one consumer at a time). A turn decides which thread
+// reads the ring, and a doorbell wakes a sleeping thread.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,18 @@
 
 namespace gradtune::exec {
 
-// Wakes one sleeping thread. The lock is only ever held around going to sleep and waking up.
+// Wakes one sleeping thread. The lock is only held around going to sleep and waking up.
 class Doorbell {
  public:
   void ring() {
     if (rung_.exchange(true, std::memory_order_acq_rel)) return;
-    // Whoever is about to sleep has looked before, or sleeps by now. Who wakes up does not have to wait for the lock.
+    // A thread that is about to sleep has either looked before this, or sleeps by now. The woken thread does not
+    // have to wait for the lock.
     { const std::lock_guard lock(mutex_); }
     wake_.notify_one();
   }
 
-  // Returns false when nobody rang within the time.
+  // Returns false if nobody rang within the time.
   bool wait_ms(int64_t timeout_ms) {
     if (rung_.exchange(false, std::memory_order_acq_rel)) return true;
     std::unique_lock lock(mutex_);
@@ -42,11 +43,12 @@ class Doorbell {
   std::condition_variable wake_;
 };
 
-// Lets one of several threads at a time look at what any of them leaves. Nothing is left that no thread looks at.
+// Lets one of several threads at a time look at the things that any of them leaves. A turn never ends with something
+// left unseen.
 class Turn {
  public:
-  // Calls look(), again as long as something was left meanwhile. Where another thread is at it, that one does so
-  // instead.
+  // Calls look(), again as long as something was left meanwhile. If another thread has the turn, that thread calls
+  // it instead.
   template <typename Look>
   void take(const Look& look) {
     if ((state_.fetch_or(kTaken | kLeft, std::memory_order_acq_rel) & kTaken) != 0) return;
@@ -58,7 +60,8 @@ class Turn {
     } while (!state_.compare_exchange_strong(nothing_left, 0, std::memory_order_acq_rel));
   }
 
-  // Something was left: whether the thread whose turn it is looks at it. Else one has to take a turn.
+  // Notes that something was left. Returns true if the thread that has the turn will look at it; otherwise the
+  // caller has to take a turn.
   bool is_seen() { return (state_.fetch_or(kLeft, std::memory_order_acq_rel) & kTaken) != 0; }
 
  private:
@@ -66,8 +69,8 @@ class Turn {
   std::atomic<uint8_t> state_ = 0;
 };
 
-// Many producers, one consumer at a time. Pushing to a full ring is a programmer's error: the capacity is the number of
-// events that can be outstanding at all.
+// Many producers, one consumer at a time. Pushing to a full ring is a programmer's error: the capacity covers all
+// events that can be outstanding.
 template <typename Event>
 class EventRing {
  public:

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// This file is long because three threads take part in a step, and what they share is only safe to change together.
+// This file is long because three threads take part in a step, and the state that they share is only safe to change
+// together.
 #include "engine/exec/executor.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace gradtune::exec {
 namespace {
 
-// More than a step can have: one event per operation and bucket, its begin and its end.
+// An upper bound for a step: each operation and bucket has one event, and the step has its begin and its end.
 size_t most_events(const Program& program) {
   size_t events = 8;
   for (const BucketProgram& bucket : program.buckets) {
@@ -57,7 +58,7 @@ Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const E
       device_queue_(compress::make_serial_queue()) {
   if (options.host_threads > 0) {
     host_queue_ = compress::make_arena_queue(options.host_threads);
-  } else if (options.device != nullptr) {  // what arrived is put in order there
+  } else if (options.device != nullptr) {  // it puts the arrived gradients in order
     host_queue_ = compress::make_serial_queue();
   }
   start_threads(64);
@@ -71,7 +72,7 @@ void Executor::stop() {
   fail({core::Error::Code::lost, "the executor was stopped"});
   end_threads();
   if (options_.device == nullptr) return;
-  // Work of the device goes on with memory that goes next.
+  // Queued work of the device uses memory that is freed next.
   for (const Device::Stream stream : kStreams) {
     const core::Fence end = options_.device->queue(stream).mark();
     if (!end.wait(options_.most_end_ms) && !end.passed()) {
@@ -89,7 +90,7 @@ void Executor::start_threads(size_t most_events) {
   if (!host_queue_) return;
   try {
     host_thread_ = core::BoundedThread("the executor's host thread", [this] { work_on_host(); });
-  } catch (...) {  // the other one uses what is about to go
+  } catch (...) {  // the other thread uses members that are about to be destroyed
     end_threads();
     throw;
   }
@@ -113,7 +114,7 @@ void Executor::end_threads() {
 
 // --- between steps ---------------------------------------------------------------------------------------------------
 
-// A programmer's error is found before anything has changed. Whatever else is thrown leaves nothing to go on with.
+// A programmer's error is thrown before anything has changed. Any other exception leaves the executor unusable.
 template <typename Change>
 void Executor::change(const Change& change) {
   if (failed_ || !drain()) return;
@@ -169,7 +170,7 @@ core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy
   if (core::Status status = workspace_.add(slot, std::move(compiled.value()), options_.memory_budget_bytes); !status)
     return status;
   if (events > events_->capacity()) {
-    // Nothing is under way between steps, so the threads can go, and come back with larger rings.
+    // Nothing is under way between steps, so the threads can end and start again with larger rings.
     end_threads();
     if (!guarded("threads with room for more events", [&] { start_threads(events); })) return failure();
   }
@@ -233,7 +234,7 @@ core::Status Executor::begin_step() {
   std::ranges::fill(arrived_ns_, 0);
   missing_buckets_ = workspace_.program()->buckets.size();
   events_->push({.kind = Event::Kind::begin});
-  if (missing_buckets_ == 0) communication_bell_.ring();  // else there is nothing to do before one is ready
+  if (missing_buckets_ == 0) communication_bell_.ring();  // otherwise there is nothing to do before a bucket is ready
   return {};
 }
 
@@ -273,13 +274,13 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
   return is_done_with;
 }
 
-// Meanwhile this thread does the work on the device that others left to it. It handles events as well, unless gradients
-// are on a device: to ask that for work may take long.
+// Meanwhile this thread does the device operations that others left to it. It also handles events, unless gradients
+// are on a device, because queueing work there may take long.
 template <typename Condition>
 core::Status Executor::wait_until(const Condition& holds) {
   const bool handles = options_.device == nullptr;
   if (handles) handler_bell_ = &device_bell_;
-  // A collective that outlives its deadline tells so itself; this limit is for what should not happen.
+  // A collective that exceeds its deadline reports that itself; this limit is for events that should not happen.
   const int64_t limit_ms = comm::completion_limit_ms(options_.timeout_ms);
   int64_t progress = progress_, idle_ms = 0;
   while (!holds() && !failed_) {
@@ -290,7 +291,7 @@ core::Status Executor::wait_until(const Condition& holds) {
     idle_ms = rung || progress != progress_ ? 0 : idle_ms + comm::kAlarmPeriodMs;
     progress = progress_;
     if (idle_ms >= limit_ms && idle_ms < limit_ms + comm::kAlarmPeriodMs && options_.device != nullptr) {
-      post({.kind = Event::Kind::hang});  // the communication thread knows what it asked for
+      post({.kind = Event::Kind::hang});  // the communication thread knows what it queued
     } else if (idle_ms >= limit_ms) {
       fail({core::Error::Code::timeout, "nothing made progress for " + std::to_string(limit_ms) + " ms"});
     } else if (!rung && options_.alarm) {
@@ -298,14 +299,14 @@ core::Status Executor::wait_until(const Condition& holds) {
         if (core::Status status = options_.alarm(); !status) fail(status.error());
       });
     }
-    // The alarm asks over the link that the step waits for, which takes as long as what is queued there.
+    // The alarm uses the same link that the step waits for, so it takes as long as the traffic queued there.
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
   }
   if (handles) {
     handler_bell_ = &communication_bell_;
-    handle_events();  // of those who saw the other bell
+    handle_events();  // events from threads that saw the other bell
   }
-  if (failed_) return failure();  // other threads may still write when operations began and ended
+  if (failed_) return failure();  // other threads may still write the times of operations
   return {};
 }
 
@@ -393,7 +394,7 @@ bool Executor::drain_device_ops() {
   return any;
 }
 
-// Behind what the bucket did before, on whatever queue.
+// Runs the operation after the bucket's earlier work, on whichever queue that was.
 void Executor::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   OpTime& time = time_of(bucket, op);
   core::Fence& fence = fences_[static_cast<size_t>(bucket)];
@@ -414,7 +415,7 @@ bool Executor::run_on_device(int32_t bucket, int32_t op) {
   return true;
 }
 
-// --- the communication thread, and what happened ---------------------------------------------------------------------
+// --- the communication thread, and events ----------------------------------------------------------------------------
 
 void Executor::communicate() {
   enter_device();
@@ -440,7 +441,7 @@ void Executor::start(const Start& what) {
   group.start(collective, *this, token_of(what.bucket, what.op));
 }
 
-// Returns false where the communication thread is to end.
+// Returns false if the communication thread is to end.
 bool Executor::handle_events() {
   bool goes_on = true;
   turn_.take([&] {
@@ -460,7 +461,7 @@ void Executor::handle(const Event& event) {
   switch (event.kind) {
     case Event::Kind::begin:
       finite_ = true;
-      actions_.reserve(most_events(*workspace_.program()));  // nothing is allocated in later steps
+      actions_.reserve(most_events(*workspace_.program()));  // so that later steps allocate nothing
       scheduler_.begin(*workspace_.program());
       scheduler_.start(actions_);
       break;
@@ -480,17 +481,18 @@ void Executor::handle(const Event& event) {
     case Event::Kind::hang: fail(hang()); break;
     case Event::Kind::stop: break;
   }
-  for (size_t i = 0; i < actions_.size(); ++i) act(Action(actions_[i]));  // each may lead to more
+  for (size_t i = 0; i < actions_.size(); ++i) act(Action(actions_[i]));  // an action may append more actions
 }
 
-// A collective on a device is done when it is asked for, and what is before it may be under way.
+// Returns false for a collective on a device: it is done when it is queued, and the work before it may still be in
+// progress.
 bool Executor::has_ended(const Event& done) const {
   const Op& op = workspace_.op(done.bucket, done.op);
   return op.kind != Op::Kind::collective || op.space == core::Space::host;
 }
 
-// Asks the device for an operation and waits for nothing. What follows may be asked for at once, unless the host comes
-// next.
+// Queues an operation on the device and waits for nothing. The next operation may be queued at once, unless it is on
+// the host.
 void Executor::enqueue(int32_t bucket, int32_t op) {
   Device& device = *options_.device;
   const Op& what = workspace_.op(bucket, op);
@@ -501,7 +503,7 @@ void Executor::enqueue(int32_t bucket, int32_t op) {
   queue.after(fence, options_.timeout_ms).value();
   fences.begin = queue.mark();
   workspace_.compute(bucket, op, queue);
-  // Before the mark: once that has passed, nobody is told anything any more.
+  // This precedes the mark, because after the mark has passed no listener may be told any more.
   if (what.is_told || what.frees) device.notify(queue, *this, token_of(bucket, op));
   fence = fences.end = queue.mark();
   if (!what.is_told) scheduler_.op_done(bucket, op, actions_);
@@ -515,7 +517,7 @@ core::Error Executor::hang() const {
   return {core::Error::Code::timeout, who + "nothing made progress for " + std::to_string(options_.timeout_ms) + " ms"};
 }
 
-// These operations are done.
+// Notes the verdicts of these operations, which are done.
 void Executor::look_at(int32_t bucket, int32_t first_op, int32_t last_op) {
   for (int32_t op = first_op; op < last_op; ++op) finite_ = finite_ && workspace_.verdict(bucket, op).nonfinite == 0;
 }
@@ -576,7 +578,7 @@ void Executor::run_on_host(const Event& event) {
 
 // --- from any thread -------------------------------------------------------------------------------------------------
 
-// Not aborted here when it throws: this may be a thread of the communicator itself.
+// Does not abort if this throws, because this may be a thread of the communicator itself.
 void Executor::complete(uint64_t token, core::Status status, core::Fence done) {
   guarded("in a completion", [&] {
     if (!status) {
@@ -587,12 +589,12 @@ void Executor::complete(uint64_t token, core::Status status, core::Fence done) {
     } else {
       time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
       const int32_t bucket = bucket_of(token), op = op_of(token);
-      if (workspace_.op(bucket, op).space != core::Space::host) {  // asked for only, on the communication thread
+      if (workspace_.op(bucket, op).space != core::Space::host) {  // only queued, on the communication thread
         op_fences_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)] = {
             .begin = fences_[static_cast<size_t>(bucket)], .end = done};
       }
       fences_[static_cast<size_t>(bucket)] = done;
-      // On a device collectives follow each other, so that the next one finds memory free that this one had.
+      // On a device collectives follow each other, so the next one may use the memory of this one.
       if (workspace_.op(bucket, op).frees) post({.kind = Event::Kind::op_ended, .bucket = bucket, .op = op});
       post({.kind = Event::Kind::op_done, .bucket = bucket, .op = op});
     }
@@ -639,8 +641,8 @@ bool Executor::guarded(const char* where, const Body& body) noexcept {
 }
 
 core::Status Executor::failure() {
-  // Here and not where the failure was seen, which may be a thread of the communicator itself. None are left after
-  // stop().
+  // The communicators are aborted here and not where the failure was seen, which may be on a thread of the
+  // communicator itself. After stop() there are none left.
   if (!stopped_) groups_.abort();
   const std::lock_guard lock(error_mutex_);
   return error_;

@@ -1,23 +1,22 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs strategies on one rank, with real threads. They tell the scheduler (scheduler.h) what happened, and do what it
-// answers:
-//   the communication thread          issues all collectives
-//   the thread that runs backward     does the operations with placement `device`
-//   the host thread                   does those with placement `host`, one after the other, on all the workers of a
-//                                     oneTBB arena
+// Runs strategies on one rank, with real threads. The threads report events to the scheduler (scheduler.h), and
+// carry out its actions:
+// - The communication thread issues all collectives.
+// - The thread that runs backward does the operations with placement `device`.
+// - The host thread does those with placement `host`, one after the other, on all the workers of a oneTBB arena.
 //
-// What happened is told to the scheduler by the communication thread; but once the host has all gradients, by the one
-// that runs backward where that has nothing else to do: a hand-over to a thread that sleeps takes several microseconds.
+// The communication thread reports the events to the scheduler. Once the host has all gradients, the thread that
+// runs backward does so while it has nothing else to do: a hand-over to a sleeping thread takes several
+// microseconds.
 //
-// Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from
-// another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
-// thread.
+// All functions are called by the thread that runs backward, except that tensor_ready may come from another thread
+// as long as calls do not overlap. In steady state that thread allocates nothing and no lock is contended on it.
 //
-// Errors are final: after the first one the communicators are aborted, and every later call returns that error. So is
-// what is thrown in a step, by whatever thread: by compressors, communicators, the control word, the alarm, or where
-// there is no memory. Only programmers' errors of calls between steps are thrown to the caller.
+// Errors are final: after the first one the communicators are aborted, and every later call returns that error. The
+// same holds for exceptions in a step, on any thread: from compressors, communicators, the control word or the
+// alarm, or for lack of memory. Only programmers' errors in calls between steps are thrown to the caller.
 #pragma once
 
 #include <atomic>
@@ -43,24 +42,24 @@
 namespace gradtune::exec {
 
 struct ExecutorOptions {
-  int host_threads = 0;          // 0: placement `host` is refused; where there is a device it has the host thread alone
+  int host_threads = 0;          // 0: placement `host` is refused; with a device, only the host thread itself works
   int64_t timeout_ms = 300'000;  // of every collective
-  int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool, in each space
+  int64_t memory_budget_bytes = INT64_MAX;  // for residuals and pool, in each space
   uint64_t seed = 0;                        // of random compressors
-  Device* device = nullptr;                 // of gradients that are not the host's; outlives the executor
-  // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that
-  // wait for the dead rank itself.
+  Device* device = nullptr;                 // of gradients outside of the host's memory; outlives the executor
+  // Called now and then while a step waits; returns an error if another rank has failed. A transport only tells the
+  // ranks that wait for the dead rank itself.
   std::function<core::Status()> alarm = {};
-  // How long the threads may take to end; then the process ends (engine/core/bounded_wait.h).
+  // The longest time that the threads may take to end; after it the process ends (engine/core/bounded_wait.h).
   int64_t most_end_ms = core::kMostWaitMs;
 };
 
-// Where the thread that runs backward spent this step's time on gradtune's behalf.
+// The time that the thread that runs backward spent on gradtune's behalf in this step.
 struct StepTimes {
   double encode_ms = 0;  // copy, scale, load, encode on the device
   double decode_ms = 0;  // decode, store on the device
-  double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
-  double comm_ms = 0;    // of all collectives, added up, whoever waited for them
+  double wait_ms = 0;    // waiting for a collective or the host with nothing else to do: exposed communication
+  double comm_ms = 0;    // the total of all collectives, whoever waited for them
 
   StepTimes operator+(const StepTimes& other) const {
     return {encode_ms + other.encode_ms, decode_ms + other.decode_ms, wait_ms + other.wait_ms, comm_ms + other.comm_ms};
@@ -72,70 +71,73 @@ struct StepTimes {
 
 class Executor final : public StrategyRunner, private comm::CompletionSink, private EndListener {
  public:
-  // Called on the communication thread once per step, when it is known whether this rank's numbers are finite: returns
-  // this rank's control word. When finish_backward returns, the word reduced by maximum is there.
+  // Called on the communication thread once per step, when it is known if this rank's numbers are finite; returns
+  // this rank's control word. When finish_backward returns, the word holds its maximum over ranks.
   using ControlWord = std::function<std::span<double>(bool finite)>;
 
   Executor(const comm::Groups& groups, const core::Clock& clock, const ExecutorOptions& options,
            ControlWord control_word);
   ~Executor() override;
 
-  // Ends the threads; within a step it aborts the communicators. What is under way completes into the executor, so
-  // between this call and its end the communicators have to be destroyed, and after them the memory that they work on.
+  // Ends the threads; within a step it also aborts the communicators. Work in progress still completes into the
+  // executor. So the communicators have to be destroyed between this call and the executor's destruction, and after
+  // them the memory that they work on.
   void stop();
 
   // As in Workspace.
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
-  // Between steps; where buckets of the last one are still under way, these wait for them. Preparing compiles,
-  // allocates and tests the codecs on a small input; an error leaves all as it was.
+  // Called between steps; they wait for buckets of the last step that are still under way. prepare() compiles,
+  // allocates and tests the codecs on a small input; an error leaves everything unchanged.
   core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
   void drop(int32_t slot) override;
   void run(int32_t slot) override;     // on trial
   void commit(int32_t slot) override;  // for good: residuals parked for other strategies drain (Workspace::commit)
 
-  // A step: begin, each tensor ready once, finish_backward, conclude; then await for each bucket that is due at the
-  // next forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and
-  // state holds.
+  // A step consists of begin_step, tensor_ready once for each tensor, finish_backward and conclude; then await for
+  // each bucket that is due at the next forward pass. The next begin_step, or drain, settles the step: if it counts,
+  // its changes of residuals and state become permanent.
   core::Status begin_step();
-  // What is not in its place in the arena is brought there piece by piece, each piece just before its bucket starts:
-  // the first bucket of a large tensor does not wait for all of it. Buckets that work on lists take it from where it
-  // is. Returns whether what arrived is needed no longer: else it stays as it is until finish_backward returns.
+  // A gradient outside of its place in the arena is copied there piece by piece, each piece just before its bucket
+  // starts. So the first bucket of a large tensor does not wait for all of it. Buckets that work on lists read the
+  // gradient in its original place. Returns true if the arrived memory is no longer needed; otherwise it must stay
+  // unchanged until finish_backward returns.
   bool tensor_ready(int32_t tensor, const Arrived& arrived = {});
   // Waits for the control word and for every bucket that is due at the end of backward.
   core::Status finish_backward();
-  // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
-  // Workspace::conclude has them. Returns whether the step counts.
+  // `finite` is the reduced word's result: true if all ranks were finite. After the call the gradients of the
+  // buckets due at the end of backward are averages, or as Workspace::conclude leaves them. Returns true if the step
+  // counts.
   core::Result<bool> conclude(bool finite) override;
-  // Whether a bucket may be waited for when this rank likes: other ranks, which may wait for it now, need nothing of
-  // the calling thread (goes_on_alone). Any other should be waited for where all ranks do.
+  // True if this rank may wait for the bucket at any time: other ranks, which may wait for it now, need nothing from
+  // the calling thread (goes_on_alone). All ranks should wait for any other bucket at the same point.
   bool may_be_left(int32_t bucket) const { return may_be_left_[static_cast<size_t>(bucket)] != 0; }
-  // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the
+  // Waits for a bucket that is due at the next forward pass, and does the device operations that are left to the
   // calling thread. A second call returns at once.
   core::Status await(int32_t bucket);
-  // Waits for all that is under way, and settles the step.
+  // Waits for all work in progress, and settles the step.
   core::Status drain();
 
-  // Of the last step, as far as it is done.
+  // The times of the last step, as far as it is done.
   const StepTimes& times() const { return times_; }
-  // Of the last step, bucket after bucket, as many as the program has operations. After finish_backward; of buckets
-  // that are due later after drain.
+  // The times of the last step, bucket after bucket, one for each operation of the program. Valid after
+  // finish_backward; for buckets that are due later, after drain.
   const std::vector<OpTime>& op_times() const { return op_times_; }
   const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }
-  // As in Workspace, between steps.
+  // The same as in Workspace, between steps.
   Carried carried(bool residuals = false, bool parked = false);
   int64_t memory_bytes(core::Space space = core::Space::host) const { return workspace_.memory_bytes(space); }
   const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
-  // Whether a part of that tensor travels with error feedback under the strategy in force.
+  // True if a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
-  // What that bucket's compression lost in the last step, on this rank; after conclude. Of a bucket that is due at the
-  // next forward pass: in the step before that.
+  // The loss of that bucket's compression in the last step, on this rank; valid after conclude. For a bucket that is
+  // due at the next forward pass, it is the loss of the step before that.
   core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
-  // As in Workspace, after conclude.
+  // The same as in Workspace, after conclude.
   Workspace::Listed listed(int32_t tensor) const { return workspace_.listed(tensor); }
   void lay_out_average(int32_t tensor) { workspace_.lay_out_average(tensor); }
-  // Whether residuals were added to a part of that tensor in the last step, on this rank.
+  // True if residuals were added to a part of that tensor in the last step, on this rank.
   bool drained(int32_t tensor) const;
 
  private:
@@ -145,7 +147,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
     int32_t op = -1;
   };
 
-  // Of the collective at `op` of `bucket`; -1: of the control word.
+  // The collective at `op` of `bucket`; -1: the control word's.
   struct Start {
     int32_t bucket = -1;
     int32_t op = -1;
@@ -167,7 +169,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   void post_own(const Event& event);  // by the thread that runs backward
   void fail(core::Error error) noexcept;
   core::Status failure();
-  // What body throws there becomes the failure; returns whether nothing was.
+  // An exception from `body` becomes the failure. Returns true if there was none.
   template <typename Body>
   bool guarded(const char* where, const Body& body) noexcept;
 
@@ -183,8 +185,8 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
 
   template <typename Condition>
   core::Status wait_until(const Condition& holds);
-  core::Status await_fences() const;  // of what is due at the end of backward
-  core::Status health() const;        // of communicators, as far as fences have passed
+  core::Status await_fences() const;  // of buckets due at the end of backward
+  core::Status health() const;        // of communicators whose fences have passed
   void read_times(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   void look_at(int32_t bucket, int32_t first_op, int32_t last_op);
@@ -203,23 +205,23 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
 
   Workspace workspace_;
 
-  // Of the thread that runs backward.
+  // State of the thread that runs backward.
   enum class Phase : uint8_t { settled, running, averaged, concluded } phase_ = Phase::settled;
   std::unique_ptr<compress::HostQueue> device_queue_;
   StepTimes times_;
-  int64_t step_ = 0;                 // that runs, counted from 1
-  size_t missing_buckets_ = 0;       // of which not all gradients are there
-  std::vector<core::Fence> ready_;   // per bucket on a device: its gradients are there
-  std::vector<int64_t> arrived_ns_;  // per bucket: how long it took to scale what arrived so far
+  int64_t step_ = 0;                 // the current one, counted from 1
+  size_t missing_buckets_ = 0;       // buckets whose gradients have not all arrived
+  std::vector<core::Fence> ready_;   // per bucket on a device: passes when its gradients are ready
+  std::vector<int64_t> arrived_ns_;  // per bucket: the time spent on scaling the pieces that arrived so far
 
-  // Of the thread whose turn it is to handle events.
+  // State of the thread that has the turn to handle events.
   Turn turn_;
   Scheduler scheduler_;
   std::vector<Action> actions_;
-  bool finite_ = true;               // this rank's numbers, as far as operations are done
+  bool finite_ = true;               // this rank's numbers, over the operations done so far
   std::vector<OpFences> op_fences_;  // of operations on a device
 
-  // Of the host thread, null without one.
+  // State of the host thread; null without one.
   std::unique_ptr<compress::HostQueue> host_queue_;
 
   std::unique_ptr<EventRing<Event>> events_;      // to be handled
@@ -227,8 +229,8 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   std::unique_ptr<EventRing<Event>> device_ops_;  // to the thread that runs backward
   std::unique_ptr<EventRing<Event>> host_ops_;    // to the host thread
   Doorbell communication_bell_, device_bell_, host_bell_;
-  std::atomic<Doorbell*> handler_bell_ = &communication_bell_;  // of the thread that is to handle events
-  // How far the step is; whoever handles events tells the thread that runs backward.
+  std::atomic<Doorbell*> handler_bell_ = &communication_bell_;  // of the thread that handles events
+  // The progress of the step, which the thread that handles events tells the thread that runs backward.
   enum class Done : uint8_t { nothing, backward, all };
   std::atomic<Done> done_ = Done::all;
   std::vector<std::atomic<bool>> late_done_;  // per bucket: due at the next forward pass, and done
@@ -236,7 +238,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   std::vector<core::Fence> fences_;           // per bucket: the end of its last operation
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;
-  std::atomic<int64_t> progress_ = 0;  // events that were handled
+  std::atomic<int64_t> progress_ = 0;  // the number of events handled
   std::vector<OpTime> op_times_;
   std::mutex error_mutex_;
   core::Error error_{};

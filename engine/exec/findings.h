@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations find in a step, apart from results: verdicts of compressors, the sample of what compression lost,
-// what was drained. Operations of the host write it where it is read. Those of a device write into the pool of their
-// space, a report for each bucket; a copy of it goes to the pool of the host before anybody is told that the work has
-// ended.
+// The findings of operations in a step, apart from results: verdicts of compressors, the sample of the compression
+// loss, and the drained residuals. Operations of the host write them where they are read. Operations of a device
+// write them into the pool of their space, a report for each bucket. A copy of the report goes to the pool of the
+// host before anybody is told that the work has ended.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gradtune::exec {
 
-// Of a bucket; all zeros: nothing was looked at.
+// The findings of a bucket; all zeros: nothing was looked at.
 struct Findings {
   LossSample sample = {};
   compress::Verdict of_sample = {};  // of encoding and decoding the sample itself
@@ -24,7 +24,7 @@ struct Findings {
   Drained drained = {}, drained_parked = {};
 };
 
-// A bucket's report is its findings, and behind them a verdict for each of its operations.
+// A bucket's report consists of its findings and, behind them, a verdict for each of its operations.
 constexpr int64_t report_bytes(const BucketProgram& bucket) {
   return static_cast<int64_t>(sizeof(Findings) + bucket.ops.size() * sizeof(compress::Verdict));
 }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What computes on a device: compressors, and the few kernels that are not compressors. They work on queues of any
-// device of their kind, whoever made these.
+// The kernels of a device: compressors, and the few kernels that are not compressors. They work on any queue of a
+// device of their kind, whoever made it.
 //
-// Jobs are read before a call returns. All memory that they name is the device's; results are there when the queue's
+// Jobs are read before a call returns. All memory that they name is the device's; results are ready when the queue's
 // work is done.
 #pragma once
 
@@ -27,14 +27,14 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
 
-  // What works on a device's queues, with the traits and payloads of the host's of the same spec. An error where there
-  // is none, which is for the host to do then; there is one for the numbers of each dtype but f64 (`none`, `bf16`,
-  // `fp16`).
+  // A compressor for a device's queues, with the same traits and payloads as the host's compressor of the same spec.
+  // Returns an error if there is none; the host does the work then. There is one for the numbers of each dtype but
+  // f64 (`none`, `bf16`, `fp16`).
   virtual core::Result<std::unique_ptr<compress::Compressor>> make_compressor(
       const core::CompressorSpec& spec) const = 0;
 
-  // As the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h, balance.h), with the
-  // same bits.
+  // The same as the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h,
+  // balance.h), with the same bits.
   virtual void scale(const compress::Scaling& job, compress::Queue& queue) = 0;
   virtual void scale(const compress::DoubleScaling& job, compress::Queue& queue) = 0;
   virtual void scale(const NumbersScaling& job, compress::Queue& queue) = 0;

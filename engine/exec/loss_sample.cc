@@ -17,7 +17,7 @@ void for_runs(const Range& range, uint32_t step, Body body) {
   for (int64_t run = 0; run < runs.count; ++run) body(runs.first + run * runs.stride, runs.length);
 }
 
-// Eight sums that do not wait for each other; value(i) is squared.
+// Eight independent sums, so that additions need not wait for each other; value(i) is squared.
 template <typename Value>
 double squares(int64_t begin, int64_t n, Value value) {
   constexpr int64_t kLanes = 8;
@@ -37,7 +37,7 @@ double squares(int64_t begin, int64_t n, Value value) {
   return sum;
 }
 
-// The elements that an operation encodes, which lie side by side.
+// The elements that an operation encodes, which are contiguous.
 Range range_of(const Op& op) {
   int64_t begin = INT64_MAX, end = 0;
   for (const Payload& payload : op.payloads) {
@@ -51,8 +51,8 @@ void add(const RunSquares& job, const BucketMemory& memory, compress::Queue& que
   queue.space() == core::Space::host ? add_squares(job) : memory.device->kernels()->add_squares(job, queue);
 }
 
-// The next residual holds error_scale times what was missed: in units of the ranks' sum, as p is unless it was made a
-// share of the average before.
+// The next residual holds error_scale times the missed part, in units of the ranks' sum. So is p, unless it was made
+// a share of the average before.
 void sample_banked(const Op& op, const BucketMemory& memory, const float* gradient, compress::Queue& queue,
                    LossSample& sample) {
   const double unit = op.share ? memory.size : 1;
@@ -97,7 +97,7 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
   op.codec->encode(encode, queue);
   op.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work, .verdict = &verdict},
                    queue);
-  // All of a range that is no longer than the sample: one run.
+  // A range that is no longer than the sample is one run.
   add({.values = in, .range = {0, n}, .to = &sample.given}, memory, queue);
   add({.values = in, .others = out, .sign = -1, .range = {0, n}, .to = &sample.missed}, memory, queue);
 }

@@ -1,16 +1,19 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a bucket's compression loses in a step, estimated from a sample so that it can be looked at in every step:
-//   error     e = norm(p - decode(encode(p))) / norm(p), p = gradient + residual, of what this rank encodes first with
-//             a compressor that loses (a share of the ranks' sum in some programs)
-//   residual  norm(residual) / norm(gradient), before the step
-// The sample is kRuns runs of kRun elements, evenly over the range and somewhere else in each step; all of a range that
-// is no longer than that. A compressor with error feedback has just written p - decode(encode(p)) to the next residual,
-// which is read; one without encodes and decodes the sample once more for itself.
+// The loss of a bucket's compression in a step, estimated from a sample so that it can be measured in every step.
+// - error: e = norm(p - decode(encode(p))) / norm(p), with p = gradient + residual, for the first encode on this
+//   rank with a lossy compressor (a share of the ranks' sum in some programs).
+// - residual: norm(residual) / norm(gradient), before the step.
 //
-// Cost: five times the sample is read of a bucket in a step (40 KiB), 16 us on one core (median) when nothing of it is
-// in a cache. That is 0.1-0.2 % of the shortest steps that are worth compressing, and does not grow with the bucket.
+// The sample is kRuns runs of kRun elements, evenly spread over the range and at other places in each step; it is
+// the whole of a range that is no longer than that. A compressor with error feedback has just written p -
+// decode(encode(p)) to the next residual, which is read. For one without, the sample is encoded and decoded once
+// more on its own.
+//
+// Cost: for each bucket and step, five times the sample is read (40 KiB), which takes 16 us on one core (median) if
+// none of it is in a cache. That is 0.1-0.2 % of the shortest steps that are worth compressing, and does not grow
+// with the bucket.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +28,12 @@ constexpr int64_t kRuns = 8, kRun = 256, kSample = kRuns * kRun;
 
 // Sums of squares over the sample; both zero: not looked at.
 struct LossSample {
-  double given = 0, missed = 0;       // of p and of what was not sent
+  double given = 0, missed = 0;       // of p and of the part that was not sent
   double gradient = 0, residual = 0;  // before the step
 };
 
-// The operation of the bucket whose error is looked at: the first to encode with loss whose error this rank can see, or
-// -1. That of a compressor with several rounds is the last one's.
+// The operation of the bucket whose error is sampled: the first lossy encode whose error this rank can see, or -1.
+// For a compressor with several rounds it is the one of the last round.
 int32_t sampled_op(const BucketProgram& bucket);
 
 // Bytes of the pool that sampling this operation needs.
@@ -42,8 +45,8 @@ struct Runs {
 };
 Runs runs_of(const Range& range, uint32_t step);
 
-// Squares of values, or of their sums or differences with others, over the runs of a range; `to` grows by `unit` times
-// their sum.
+// A job: the squares of values, or of their sums or differences with others, over the runs of a range. `to` grows by
+// `unit` times their sum.
 struct RunSquares {
   const float* values = nullptr;
   const float* others = nullptr;  // null: none
@@ -55,12 +58,12 @@ struct RunSquares {
 };
 void add_squares(const RunSquares& job);
 
-// Before the bucket's first scale or encode. Sums grow in the sample, which is where the queue works.
+// Called before the bucket's first scale or encode. The sums are added to the sample, which is in the queue's space.
 void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue,
                      LossSample& sample);
 
-// After the sampled operation. What encoding the sample itself found goes to the verdict; where that is not clean, the
-// sums mean nothing.
+// Called after the sampled operation. The findings of encoding the sample itself go to the verdict; if it is not
+// clean, the sums are meaningless.
 void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                   LossSample& sample, compress::Verdict& verdict);
 

@@ -20,7 +20,7 @@ void add_to(std::span<float> from, std::span<float> to, int64_t begin, int64_t e
   }
 }
 
-// Of so many copies of an arena's residuals: at home, and where the arena is.
+// The bytes of `copies` copies of an arena's residuals: at home, and in the space of the arena.
 core::PerSpace<int64_t> copies_in(const Arena& arena, int64_t copies) {
   core::PerSpace<int64_t> bytes;
   bytes[core::Space::host] = arena.numel * 4 * copies;

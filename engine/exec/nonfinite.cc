@@ -5,7 +5,7 @@
 namespace gradtune::exec {
 namespace {
 
-// `infinity`: its bits, above which all of a NaN's are once the sign is gone.
+// `infinity`: the bits of infinity; without their sign, the bits of every NaN are larger.
 template <typename Bits>
 void make_alike(std::byte* numbers, int64_t n, Bits infinity) {
   constexpr auto kAll = static_cast<Bits>(~Bits{0});

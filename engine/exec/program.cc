@@ -16,7 +16,7 @@
 namespace gradtune::exec {
 namespace {
 
-// The operation of that step, or -1 where this rank takes no part in it.
+// The operation of that step; -1 if this rank takes no part in it.
 int32_t op_of_step(const BucketProgram& bucket, int32_t step) {
   const auto found = std::find_if(bucket.ops.begin(), bucket.ops.end(),
                                   [step](const Op& op) { return op.kind == Op::Kind::collective && op.step == step; });
@@ -44,8 +44,8 @@ core::Status find_judged(BucketProgram& bucket, const core::Option& option) {
   return {};
 }
 
-// Of operations on a device whose end the host has to know: those before work of the host, and where verdicts are read
-// from. `judged_ops` ends there.
+// Marks operations on a device whose end the host has to know: those before work of the host, and those at which
+// verdicts are read, where `judged_ops` ends.
 void find_told(BucketProgram& bucket) {
   const auto is_away = [&](size_t op) { return bucket.ops[op].space != core::Space::host; };
   for (size_t i = 0; i + 1 < bucket.ops.size(); ++i) bucket.ops[i].is_told = is_away(i) && !is_away(i + 1);
@@ -58,14 +58,15 @@ void find_told(BucketProgram& bucket) {
   bucket.judged_ops = static_cast<int32_t>(told) + 1;
 }
 
-// The operation that decodes what the collective at that position brought, or the collective itself.
+// The operation that decodes the data received by the collective at that position, or the collective itself.
 int32_t release_of(const std::vector<Op>& ops, int32_t collective) {
   auto next = static_cast<size_t>(collective) + 1;
   if (next < ops.size() && ops[next].kind == Op::Kind::copy) ++next;
   return next < ops.size() && ops[next].kind == Op::Kind::decode ? static_cast<int32_t>(next) : collective;
 }
 
-// A bucket while it is compiled: first to learn what it needs, then to where its memory is.
+// A bucket during compilation: the first pass finds the sizes that it needs, the second one uses the offsets of its
+// memory.
 struct Draft {
   const core::Bucket& bucket;
   std::vector<Codec> codecs = {};
@@ -84,12 +85,13 @@ core::Result<BucketCompiler> compile_bucket(Draft& draft, int number, const core
   return compiler;
 }
 
-// Places in the pool for what collectives hold: those of any `most` collectives in a row are apart.
+// Places in the pool for the data that collectives hold: the places of any `most` collectives in a row do not
+// overlap.
 class HeldMemory {
  public:
   HeldMemory(int most, int64_t begin) : most_(static_cast<size_t>(most)), begin_(begin), end_(begin) {}
 
-  // Of the next collective in the order.
+  // The place of the next collective in the order.
   int64_t place(int64_t bytes) {
     int64_t at = begin_;
     for (bool moved = true; moved && bytes > 0;) {
@@ -249,8 +251,8 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     scratch_begin[place] = program->pool_bytes;
     for (const Space space : core::kSpaces) program->pool_bytes[space] += scratch_bytes[place][space];
   }
-  // In the order of collectives, which each bucket's program has its own in. What the communicator needs lies behind
-  // what it brings.
+  // Places follow the order of collectives, with which each bucket's program agrees. The communicator's scratch
+  // memory lies behind the received data.
   const int most_held = core::most_held(strategy);
   PerSpace<HeldMemory> held{{HeldMemory(most_held, program->pool_bytes[Space::host]),
                              HeldMemory(most_held, program->pool_bytes[Space::cuda])}};
@@ -269,7 +271,7 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
       brought[space] = held[space].place(bytes);
       if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
     }
-    // A rank that takes no part in what follows keeps nothing.
+    // A rank that takes no part in the later steps keeps nothing.
     program->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
   }
   for (const Space space : core::kSpaces) program->pool_bytes[space] = held[space].end();

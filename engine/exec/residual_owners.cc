@@ -19,7 +19,7 @@ std::vector<OwnedRange> claim(std::vector<OwnedRange>& holders, int64_t begin, i
   for (const OwnedRange& held : holders) {
     const int64_t first = std::max(begin, held.begin), last = std::min(end, held.end);
     const bool is_mine = held.codecs == codecs;
-    if (is_mine && first <= last) {  // meets it: one range
+    if (is_mine && first <= last) {  // they touch, so they become one range
       mine.begin = std::min(mine.begin, held.begin);
       mine.end = std::max(mine.end, held.end);
       continue;

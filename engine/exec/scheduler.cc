@@ -24,7 +24,7 @@ bool goes_on_alone(const Program& program, int32_t bucket) {
   const auto first = std::find_if(rest, ops.end(), is_of_thread);
   if (first == ops.end()) return true;
   if (std::any_of(first, ops.end(), [](const Op& op) { return op.kind == Op::Kind::collective; })) return false;
-  // Memory that is not free again holds up collectives that are far enough behind.
+  // Collectives that are far enough behind wait for memory that is not free again.
   const auto most_held = static_cast<size_t>(core::most_held(program.strategy));
   for (size_t i = 0; i + most_held < program.order.size(); ++i) {
     const Issue& issue = program.order[i];
@@ -67,7 +67,7 @@ void Scheduler::op_ended(int32_t bucket, int32_t op, std::vector<Action>& action
   issue(actions);
 }
 
-// Before anything else of the bucket: ranks learn of what is not finite as early as they can.
+// Runs before the bucket's other actions, so that ranks learn of non-finite numbers as early as they can.
 void Scheduler::judge(int32_t bucket, std::vector<Action>& actions) {
   State& state = buckets_[static_cast<size_t>(bucket)];
   if (state.judged || state.op < program_->buckets[static_cast<size_t>(bucket)].judged_ops) return;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a compressor works where it is to run, tried before a strategy that uses it: a compiler or a device that is
-// wrong shows here, and not in what is trained.
+// Tests a compressor in the space where it is to run, before a strategy uses it: a faulty compiler or device shows
+// here, and not in the training.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace gradtune::exec {
 
-// Where it works; null: memory of the host.
+// The memory in which the compressor works; null: memory of the host.
 struct SelfTestMemory {
   Allocator* device = nullptr;
   Allocator* pinned = nullptr;  // of the host, to copy from and to
 };
 
-// Encodes and decodes 1,000 small numbers, in all rounds, and waits for it. An error (corrupt) where the compressor
-// rejects its own payload, or calls these numbers non-finite.
+// Encodes and decodes 1,000 small numbers, in all rounds, and waits for the result. Returns an error (corrupt) if
+// the compressor rejects its own payload, or calls these numbers non-finite.
 core::Status self_test(const compress::Compressor& codec, compress::Queue& queue, const SelfTestMemory& memory,
                        int64_t timeout_ms);
 

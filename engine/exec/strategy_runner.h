@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What runs strategies on one rank, as the protocol of a step sees it (tuner/step_protocol.h): an executor, or its
-// simulation.
+// The interface through which the protocol of a step (tuner/step_protocol.h) runs strategies on one rank: an
+// executor, or its simulation.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ class StrategyRunner {
  public:
   virtual ~StrategyRunner() = default;
 
-  // Between steps. An error leaves all as it was.
+  // Called between steps. An error leaves everything unchanged.
   virtual core::Status prepare(int32_t slot, const core::Strategy& strategy) = 0;
   virtual void drop(int32_t slot) = 0;
   virtual void run(int32_t slot) = 0;     // on trial
   virtual void commit(int32_t slot) = 0;  // for good
   virtual const core::Strategy& strategy() const = 0;
 
-  // Told whether all ranks were finite, once backward is done; whether the step counts.
+  // Called once backward is done; `finite` is true if all ranks were finite. Returns true if the step counts.
   virtual core::Result<bool> conclude(bool finite) = 0;
-  // What that bucket's compression lost in the step, on this rank; after conclude.
+  // The loss of that bucket's compression in the step, on this rank; valid after conclude.
   virtual core::BucketLoss loss(int32_t bucket) const = 0;
 };
 

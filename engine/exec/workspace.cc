@@ -87,7 +87,8 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
   }
   core::Space space = core::Space::host;
   try {
-    // Zeros: page faults belong here, not into a measured step. Nothing is kept before all is there.
+    // Zeros, so that page faults occur here and not in a measured step. Nothing is kept before all allocations have
+    // succeeded.
     core::PerSpace<AlignedBytes> pools;
     core::PerSpace<std::optional<States>> states;
     for (const core::Space each : core::kSpaces) {
@@ -114,8 +115,8 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
   return {};
 }
 
-// Whether residuals of another strategy's codecs may be there when this one takes its turn, or its own when another
-// does.
+// True if this strategy may find residuals of another strategy's codecs when it is put in force, or leave its own to
+// another.
 bool Workspace::needs_parked(const Program& program) const {
   if (!program.keeps_residual) return false;
   std::set<std::string> codecs;
@@ -183,14 +184,14 @@ void Workspace::commit(int32_t slot) {
     const BucketProgram& bucket = program_->buckets[b];
     drains_[b].is_due = !bucket.keeps_residual;
     drains_[b].is_parked_due = bucket.keeps_residual && residuals_.has_parked();
-    // One of both, so that they do not drain side by side.
+    // The two kinds are merged, so that they do not drain side by side.
     if (drains_[b].is_due && residuals_.has_parked()) {
       residuals_.unpark(static_cast<size_t>(bucket.arena), bucket.arena_begin, bucket.arena_begin + bucket.numel);
     }
   }
 }
 
-// Of a program that was just put in force: what others left in its buckets is parked.
+// Called for a program that was just put in force: parks the residuals that others left in its buckets.
 void Workspace::take_residuals() {
   for (size_t b = 0; b < program_->buckets.size(); ++b) {
     const BucketProgram& bucket = program_->buckets[b];
@@ -199,13 +200,13 @@ void Workspace::take_residuals() {
     const std::string codecs = codecs_of(program_->strategy.buckets[b].option);
     for (const OwnedRange& other :
          claim(holders_[arena], bucket.arena_begin, bucket.arena_begin + bucket.numel, codecs)) {
-      residuals_.allocate(arenas_, {.parked = true});  // it is, since it was prepared
+      residuals_.allocate(arenas_, {.parked = true});  // already allocated, since the program was prepared
       residuals_.park(arena, other.begin, other.end);
     }
   }
 }
 
-// All that is left to drain is in buckets that are due.
+// Frees residuals if no bucket has any left to drain.
 void Workspace::free_idle_residuals() {
   if (!is_committed_ || !residuals_.allocated()) return;
   for (const BucketDrain& bucket : drains_) {
@@ -222,7 +223,7 @@ void Workspace::free_idle_residuals() {
   residuals_.enter(*program_);
 }
 
-// Where some of it is on a device, a copy of all.
+// The current state; if some of it is on a device, a copy of all.
 std::span<std::byte> Workspace::carried_state() {
   const core::PerSpace<int64_t>& bytes = program_->states_bytes;
   const auto here = static_cast<size_t>(bytes[core::Space::host]);
@@ -287,7 +288,7 @@ bool Workspace::is_balanced(int32_t bucket) const {
   return exec::is_balanced(bucket, step_) && can_be_balanced(this->bucket(bucket));
 }
 
-// Whether residuals of earlier strategies are to be added to the bucket's gradient.
+// True if residuals of earlier strategies are to be added to the bucket's gradient.
 bool Workspace::owes(int32_t bucket) const {
   const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
   return drain.is_parked_due || (drain.is_due && residuals_.allocated());
@@ -322,7 +323,7 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   }
 }
 
-// With what the rest of the bucket's operations take for its gradient.
+// Works on the memory that the bucket's later operations take for its gradient.
 void Workspace::begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue) {
   const auto index = static_cast<size_t>(bucket);
   const BucketProgram& program = program_->buckets[index];
@@ -414,7 +415,7 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           .out = memory.at(what.output),
           .count = what.count,
           .payload_bytes = what.payload_bytes,
-          // The host can not look at payloads on a device: there all of them travels.
+          // The host cannot look at payloads on a device, so all of each payload travels there.
           .used_bytes =
               what.payload_bytes > 0 && what.space == core::Space::host ? what.codec->traits().used_bytes : nullptr,
           .among = what.among,
@@ -431,7 +432,7 @@ bool Workspace::is_finite(int32_t bucket) const {
   return true;
 }
 
-// What was found of the bucket's payloads, unless values that are not finite excuse it.
+// The error found in the bucket's payloads, unless non-finite values excuse it.
 core::Status Workspace::rejection(int32_t bucket, bool finite) const {
   const std::optional<core::Error>& rejected = rejections_[static_cast<size_t>(bucket)];
   const bool is_excused = !finite && !this->bucket(bucket).carries_nonfinite;
@@ -439,7 +440,7 @@ core::Status Workspace::rejection(int32_t bucket, bool finite) const {
   if (rejected) return *rejected;
   const BucketProgram& program = this->bucket(bucket);
   for (size_t op = 0; op < program.ops.size() && program.space != core::Space::host; ++op) {
-    // What was decoded may be gone, so that the payload itself can not be asked what is wrong with it.
+    // The payload may be overwritten after its decode, so the verdict has to say which one was wrong.
     const uint32_t position = verdict(bucket, static_cast<int32_t>(op)).rejected;
     const Op& what = program.ops[op];
     if (position == 0 || what.codec == nullptr) continue;
@@ -520,7 +521,7 @@ void Workspace::poison(int32_t index, compress::Queue& queue) {
     make_nans_alike(memory.gradient, program.dtype, program.numel);
   } else if (Kernels* const kernels = platform_.device->kernels()) {
     kernels->make_nans_alike(memory.gradient, program.dtype, program.numel, here);
-  } else {  // what was copied to the device is still here
+  } else {  // the numbers that were copied to the device are still here
     std::byte* const numbers = memory.at(program.numbers[core::Space::host]);
     make_nans_alike(numbers, program.dtype, program.numel);
     here.copy(memory.gradient, numbers, bytes);

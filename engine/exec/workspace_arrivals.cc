@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How gradients come into their places in the arenas.
+// Copies arriving gradients to their places in the arenas.
 #include <span>
 
 #include "engine/compress/simd/scaling.h"
@@ -33,7 +33,7 @@ bool Workspace::arrived(int32_t tensor, const Piece& piece, const Arrived& arriv
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
 }
 
-// Residuals are added to what is not scaled yet.
+// Residuals are added to the unscaled gradient, so a bucket that owes some is not scaled as it arrives.
 bool Workspace::scales_arrivals(int32_t bucket) const {
   const BucketProgram& program = this->bucket(bucket);
   const Op& first = program.ops.front();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a workspace does with lists of rows (program.h) outside of operations.
+// The work of a workspace on lists of rows (program.h) outside of operations.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 
 namespace gradtune::exec {
 
-// In its place in the arena, where residuals of other strategies are paid back to it.
+// Writes the gradient to its place in the arena, where residuals of other strategies are added to it.
 void Workspace::lay_out(int32_t bucket) {
   const BucketProgram& program = this->bucket(bucket);
   std::byte* const gradient = memory_of(bucket).gradient;
@@ -37,14 +37,14 @@ Workspace::Listed Workspace::listed(int32_t tensor) const {
   return {&rows->lists[static_cast<size_t>(lists.result)], &rows->order, lists.width, rows->own};
 }
 
-// Of a bucket that works on lists.
+// For a bucket that works on lists.
 bool Workspace::came_dense(int32_t bucket) const {
   const RowState* const rows = rows_[static_cast<size_t>(bucket)].get();
   if (rows == nullptr) return false;
   return rows->arrived.kind == Arrived::Kind::in_place || rows->arrived.kind == Arrived::Kind::dense;
 }
 
-// The average, to its place.
+// Writes the average to its place.
 void Workspace::write_list(int32_t bucket) {
   const RowState& rows = *rows_[static_cast<size_t>(bucket)];
   const RowLists& lists = *this->bucket(bucket).lists;

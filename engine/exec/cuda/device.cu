@@ -53,8 +53,8 @@ class PinnedMemory final : public Allocator {
   void free(std::byte* data, int64_t /*bytes*/) noexcept override { cudaFreeHost(data); }
 };
 
-// Times of events, by how long they are behind one whose time on the host's clock is known: CUDA gives a float, so that
-// this may not be long ago.
+// Computes the times of events from their distance to an event whose time on the host's clock is known. CUDA gives
+// the distance as a float, so the known event must be recent.
 class EventClock {
  public:
   EventClock(const core::Clock& clock, cudaStream_t stream) : clock_(clock), stream_(stream) {
@@ -80,17 +80,18 @@ class EventClock {
   }
 
   const core::Clock& clock_;
-  cudaStream_t stream_;  // where nothing else is
+  cudaStream_t stream_;  // carries nothing else
   std::mutex mutex_;
   cudaEvent_t known_ = nullptr;
   int64_t known_ns_ = 0;
 };
 
-// A point is the event of a ring, recorded again and again: a point whose event was recorded anew counts as passed once
-// the newer one has. (A public source, so that queues find each other behind fences.)
+// Each point uses an event of a ring, which is recorded again and again. A point whose event was recorded anew
+// counts as passed once the newer one has passed. (The source is public so that queues recognize each other's
+// fences.)
 class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source {
  public:
-  // Takes a stream that is its own.
+  // Takes ownership of `stream` if `is_own` is set.
   CudaQueue(cudaStream_t stream, bool is_own, const CudaDeviceOptions& options, EventClock& clock)
       : stream_(stream),
         is_own_(is_own),
@@ -148,7 +149,7 @@ class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source
 
  private:
   using Told = std::pair<EndListener&, uint64_t>;
-  static constexpr uint64_t kEvents = 4096;  // more than a step asks for on one stream
+  static constexpr uint64_t kEvents = 4096;  // more than a step queues on one stream
 
   bool is_timed(uint64_t point) const { return times_every_ > 0 && point % kEvents % times_every_ == 0; }
   cudaEvent_t event_of(uint64_t point) const { return events_[point % kEvents]; }
@@ -157,7 +158,7 @@ class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source
   bool passed(uint64_t point) const override { return cudaEventQuery(event_of(point)) != cudaErrorNotReady; }
 
   core::Status wait(uint64_t point, int64_t timeout_ms) const override {
-    constexpr int kEager = 200;  // what is nearly there is not slept over
+    constexpr int kEager = 200;  // polls first, so as not to sleep through a fence that is about to pass
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     for (int asked = 0;; ++asked) {
       const cudaError_t code = cudaEventQuery(event_of(point));
@@ -195,7 +196,7 @@ cudaStream_t make_stream(int priority) {
   return stream;
 }
 
-// What others wait for, before what computes.
+// The priority of streams that others wait for: it is above that of the streams that compute.
 int most_urgent() {
   int least = 0, most = 0;
   must(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");

@@ -19,14 +19,14 @@ using core::DType;
 
 constexpr int kQuads = 2;
 constexpr int64_t kTile = kThreads * 4 * kQuads, kStep = kThreads * 4;
-constexpr int64_t kEach = 4;  // numbers that a thread has, where it takes them one by one
+constexpr int64_t kEach = 4;  // the number of elements of a thread, if it takes them one by one
 
 // --- shares of the average -------------------------------------------------------------------------------------------
 
 struct Scale {
   struct Job {
     float* values;
-    const float* residual;  // or null, as the next one is
+    const float* residual;  // may be null, as may the next one
     float* residual_next;
     Verdict* verdict;
     int64_t n;
@@ -80,7 +80,7 @@ struct ScaleNumbers {
     Verdict* verdict;
     int64_t n;
     float factor;
-    uint32_t largest;  // bits of the largest result that may be summed
+    uint32_t largest;  // the bits of the largest result that can still be summed
   };
 
   static __device__ void run(const Job& job, uint32_t block) {
@@ -136,7 +136,7 @@ struct NansAlike {
 
 // --- draining --------------------------------------------------------------------------------------------------------
 
-// A gradient's elements as draining.cc loads and stores them.
+// Loads and stores a gradient's elements as draining.cc does.
 template <DType kType>
 struct Element {
   using Stored = uint16_t;
@@ -154,15 +154,15 @@ template <DType kType>
 struct DrainJob {
   typename Element<kType>::Stored* gradient;
   float* residual;
-  float* residual_next;  // null: kept once, and multiplied first
+  float* residual_next;  // null: the residual is kept once, and is multiplied first
   int64_t n;
   Drained* result;
   float left_before;
   uint32_t unused;
 };
 
-// Sums of squares as the host adds them up: a part for each thread, one element after the other. One block, which reads
-// everything: steps that drain are few.
+// Adds up sums of squares as the host does: a part for each thread, one element after the other. One block reads
+// everything, because steps that drain are few.
 template <DType kType>
 struct DrainRule {
   using Job = DrainJob<kType>;
@@ -223,11 +223,11 @@ struct DrainApply {
 
 // --- samples ---------------------------------------------------------------------------------------------------------
 
-// A warp for each run, with eight lanes that add up.
+// One warp for each run, with eight lanes that add up.
 struct SumSquares {
   struct Job {
     const float* values;
-    const float* others;  // or null
+    const float* others;  // may be null
     Runs runs;
     double* to;
     double unit;
@@ -266,11 +266,11 @@ struct SumSquares {
 
 // --- balances --------------------------------------------------------------------------------------------------------
 
-// One block, as the check is rare: a lane of the total for each thread.
+// One block, as the check is rare: each thread has one lane of the total.
 struct FindTotal {
   struct Job {
     const float* values;
-    const float* others;  // or null
+    const float* others;  // may be null
     int64_t n;
     Total* to;
   };

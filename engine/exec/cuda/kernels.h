@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What computes on a CUDA device: the compressors of engine/compress/cuda, and what executors need besides. Tests run
-// the same kernels on the host, and on a GPU where there is one.
+// The kernels of a CUDA device: the compressors of engine/compress/cuda, and the other kernels that executors need.
+// Tests run the same kernels on the host, and on a GPU if there is one.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace gradtune::exec::cuda {
 
-// An error where there is no such device, or one that kernels were not compiled for.
+// Returns an error if there is no such device, or if the kernels were not compiled for it.
 core::Result<std::unique_ptr<Kernels>> make_kernels(int device);
 
 }  // namespace gradtune::exec::cuda
