@@ -53,7 +53,7 @@ class Group : public std::enable_shared_from_this<Group> {
     CompletionSink* sink;
     uint64_t token;
   };
-  // The calls that belong together: every rank's n-th. Told calls are gone.
+  // The calls that belong together: every rank's n-th. Calls already reported are removed.
   struct Meeting {
     std::vector<std::optional<Call>> calls;
     int joined = 0;
@@ -61,7 +61,7 @@ class Group : public std::enable_shared_from_this<Group> {
   struct Rank {
     int64_t calls = 0;
     int64_t under_way = 0;
-    std::optional<Error> error;  // once the group has ended
+    std::optional<Error> error;  // set once the group has ended
   };
 
   const std::optional<Error>& error_of(int rank) const { return ranks_[static_cast<size_t>(rank)].error; }
@@ -94,7 +94,7 @@ class Group : public std::enable_shared_from_this<Group> {
     end(rank, comm::timed_out(collective, missing));
   }
 
-  // Ends the group on account of `culprit`, or of all ranks where it is -1.
+  // Ends the group on account of `culprit`, or of all ranks if it is -1.
   void end(int culprit, const Error& error) {
     if (std::exchange(ended_, true)) return;
     for (int rank = 0; rank < world_.size(); ++rank) {
@@ -119,7 +119,7 @@ class Group : public std::enable_shared_from_this<Group> {
     if (found == meetings_.end()) return;
     Meeting& meeting = found->second;
     const std::optional<Call> call = std::exchange(meeting.calls[static_cast<size_t>(rank)], std::nullopt);
-    if (!call) return;  // told already
+    if (!call) return;  // already told
     Rank& me = ranks_[static_cast<size_t>(rank)];
     const core::Status status = me.error ? core::Status(*me.error) : core::Status();
     bool open = meeting.joined < world_.size() && !ended_;

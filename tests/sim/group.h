@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Communicators of simulated ranks. A collective begins when all ranks have joined it and takes the time that the
-// slowest link needs; the data is really moved. What differs from real ones: nothing happens by itself, so whoever
-// waits for a completion has to run the world; and the sinks of crashed ranks are never told.
+// slowest link needs; the data is really moved. They differ from real ones in two ways. Nothing happens by itself,
+// so a caller that waits for a completion has to run the world. The sinks of crashed ranks are never told.
 #pragma once
 
 #include <memory>

@@ -128,8 +128,8 @@ TEST_P(RandomJobs, ASwitchOfCompressorsReleasesNoMoreThanItsShareOfTheGradient) 
   EXPECT_GT(most_owed, 2 * kMostApplied) << "all of it at once would have been too much";
 }
 
-// The calls of the strategies, in order; after each step's last one the control word, and the collectives of its
-// command.
+// The calls of the strategies, in order. Each step's last one is followed by the control word, and by the
+// collectives of its command.
 struct Expected {
   Call call;
   int most_under_way;

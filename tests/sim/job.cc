@@ -24,7 +24,7 @@ Job::Job(JobOptions options) : options_(std::move(options)), world_(options_.wor
   }
 }
 
-// Work in progress ends here: no rank waits for it, and nothing reports it.
+// Work in progress is dropped here: no rank waits for it, and nothing reports it.
 Job::~Job() {
   for (int r = 0; r < size(); ++r) world_.crash(r);
 }

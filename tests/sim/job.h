@@ -31,7 +31,7 @@ class Job {
   explicit Job(JobOptions options);
   ~Job();
 
-  // Runs until every rank has done its steps, failed or crashed, or nothing happens any more.
+  // Runs until every rank has done its steps, failed or crashed, or until no events are left.
   void run();
 
   int size() const { return world_.size(); }

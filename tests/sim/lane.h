@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread of a simulated rank: it does one thing after the other, and each takes time.
+// A thread of a simulated rank: it does its work one item after the other, and each item takes time.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ class Lane {
     waiting_.push_back({work_ns, std::move(done)});
     go_on();
   }
-  // Adds it before all waiting work.
+  // The same, but ahead of all waiting work.
   void add_first(int64_t work_ns, World::Event done) {
     waiting_.push_front({work_ns, std::move(done)});
     go_on();
   }
 
-  // Nothing happens here any more.
+  // Stops the lane: it does no more work.
   void stop() { stopped_ = true; }
 
   void go_on() {

@@ -91,7 +91,7 @@ class RandomCommands {
     return {{.kind = rng_.below(4) == 0 ? Command::Kind::commit : Command::Kind::run, .slot = slot}, nullptr};
   }
 
-  // Without knowing if it is prepared: if not, nothing must change.
+  // Runs a slot without knowing if it is prepared; if it is not, nothing may change.
   tuner::Action run_unseen() {
     is_run_ = true;
     return {{.kind = Command::Kind::run, .slot = *pending_}, nullptr};

@@ -15,7 +15,7 @@
 namespace gradtune::sim {
 
 JobOptions random_job(uint64_t seed, int size);
-// With strategies of these options alone.
+// The same, with strategies of these options alone.
 JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& options);
 
 // The rank that meets a NaN in that step of that job.

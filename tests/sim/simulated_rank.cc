@@ -183,7 +183,8 @@ std::string SimulatedRank::exported() const { return file_text({executor_.strate
 
 // --- failures --------------------------------------------------------------------------------------------------------
 
-// The first rank that knows ends, and may so end the comparison for others; the mismatch is known all the same.
+// The first rank that finds the mismatch ends, and so may end the comparison for others; they know of the mismatch
+// all the same.
 void SimulatedRank::name_those_who_differ(const core::Error& error) {
   identity_ = protocol_.identity();
   identities_.resize(static_cast<size_t>(size_));

@@ -105,7 +105,7 @@ struct Tuning {
 
   std::unique_ptr<tuner::Tuner> tuner;
   std::vector<std::string> decisions;
-  std::map<int64_t, uint64_t> believed;  // by step: the hash of the strategy that the tuner takes to be in force
+  std::map<int64_t, uint64_t> believed;  // by step: the hash of the strategy that the tuner believes to be in force
   std::unique_ptr<Job> job;
 };
 
@@ -122,7 +122,7 @@ void expect_sound(const Tuning& tuning) {
   }
 }
 
-// The step time of that strategy alone, in another run of the job: median of the slowest rank's.
+// The step time of that strategy alone, in another run of the job: the median of the slowest rank's steps.
 double pinned_ms(JobOptions options, const core::Strategy& strategy) {
   options.rank.start = {{strategy, "pinned"}};
   options.rank.steps = 40;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A world of simulated ranks in one process and one thread: a clock that jumps from event to event, and one network
-// link per rank. All chance comes from one seed, so the same seed gives the same events at the same times. What ranks
-// do is the business of their owners, who put it into the world as events; what they say to each other is in group.h.
+// link per rank. All randomness comes from one seed, so the same seed gives the same events at the same times. The
+// owners of ranks put their actions into the world as events; group.h has the communication between ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace gradtune::sim {
 
-// What a rank and its link are capable of.
+// The speed of a rank and its link.
 struct RankModel {
   double bytes_per_second = 125e6;  // in each direction
   int64_t latency_ns = 50'000;      // of one message
@@ -45,13 +45,13 @@ class World {
   const core::Clock& clock() const { return clock_; }
   int64_t now_ns() const { return clock_.now_ns(); }
 
-  // Puts an event of a rank (or, with -1, of none) into the world. Events of one time happen in the order of these
-  // calls.
+  // Adds an event of a rank (or, with -1, of none) to the world. Events at the same time happen in the order of
+  // these calls.
   using Event = std::function<void()>;
   void at(int64_t time_ns, int rank, Event event);
   void after(int64_t delay_ns, int rank, Event event) { at(now_ns() + delay_ns, rank, std::move(event)); }
 
-  // Lets the next event happen; false when none is left.
+  // Runs the next event; returns false if none is left.
   bool run_next();
   void run_until(int64_t time_ns);
   void run_all();
@@ -59,19 +59,19 @@ class World {
   const RankModel& rank(int rank) const { return ranks_[static_cast<size_t>(rank)].model; }
   void set_rank(int rank, const RankModel& model) { ranks_[static_cast<size_t>(rank)].model = model; }
 
-  // How long that rank computes on what takes others so long.
+  // The time that this rank needs for work that takes `work_ns` on a rank without slowdown.
   int64_t work_ns(int rank, int64_t work_ns) const;
 
-  // From now on nothing of that rank happens any more. Nobody is told.
+  // From now on no event of that rank happens. Nobody is told.
   void crash(int rank) { ranks_[static_cast<size_t>(rank)].crashed = true; }
   bool crashed(int rank) const { return ranks_[static_cast<size_t>(rank)].crashed; }
 
-  // When a collective ends for which every rank sends that many bytes, in so many messages one after the other, and
-  // keeps the links busy until then: in one queue for all groups, in the order of these calls.
+  // Returns the end of a collective in which every rank sends that many bytes, in that many messages one after the
+  // other. It keeps the links busy for its bytes: they are one queue for all groups, in the order of these calls.
   int64_t reserve_links_ns(int64_t bytes_per_rank, int messages);
   int64_t draw_delay_ns();
 
-  // Everything noted, in order: two runs that agree here did the same at the same times.
+  // A hash of all notes, in order: two runs with the same hash did the same at the same times.
   void note(int rank, std::string_view what, uint64_t value);
   uint64_t trace_hash() const { return trace_.value(); }
 

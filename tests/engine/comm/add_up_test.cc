@@ -80,7 +80,7 @@ TEST(AddUp, EveryTypeInTheOrderOfRanks) {
   EXPECT_EQ(added_up<uint16_t>(WireType::bf16, Reduction::sum, parts), std::vector{core::narrow_bf16(258)});
 }
 
-// Longer than one chunk of the sum, and into an input.
+// The input is longer than one chunk of the sum, and is also the target.
 TEST(AddUp, AnyLengthAndInPlace) {
   for (const size_t count : {size_t{0}, size_t{1}, size_t{4095}, size_t{4097}, size_t{10000}}) {
     std::vector<float> first(count), second(count);

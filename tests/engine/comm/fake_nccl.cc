@@ -316,7 +316,7 @@ namespace {
 
 Code enqueue(Comm comm, void* stream, Call call) {
   const std::shared_ptr<State>& state = comm->state;
-  if (state->code != Code::success) return kInvalidUsage;  // for a communicator that is not connected, or has failed
+  if (state->code != Code::success) return kInvalidUsage;  // the communicator is not connected, or has failed
   state->asked = 2;
   auto* const asked = static_cast<FakeNcclStream*>(stream);
   asked->ask([state, call = std::move(call), asked] { state->run(call, *asked); });

@@ -38,7 +38,7 @@ void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
   add_up(calls[0].type, calls[0].reduction, inputs, targets, calls[0].count);
 }
 
-// What need not arrive does not.
+// Copies only the bytes that have to arrive.
 void copy(const Collective& call, const std::byte* from, std::byte* to, size_t bytes) {
   if (call.used_bytes == nullptr) {
     std::memcpy(to, from, bytes);

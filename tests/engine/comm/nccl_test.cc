@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the communicator over NCCL against a library of the tests (fake_nccl.cc), each rank in its own process.
-// Every collective must ask NCCL for the right operation, nothing may wait for ever, and errors must explain that
+// Every collective must ask NCCL for the right operation, no call may wait forever, and errors must explain that
 // NCCL is not available.
 #include "engine/comm/nccl.h"
 

@@ -22,7 +22,7 @@ namespace {
 
 using core::Error;
 
-constexpr int kNobody = -1;  // is to blame: all ranks are told the same
+constexpr int kNobody = -1;  // blames no rank: all ranks receive the same error
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 class Group {
@@ -31,7 +31,7 @@ class Group {
       : size_(size), options_(std::move(options)), ranks_(static_cast<size_t>(size)) {
     try {
       for (int i = 0; i < options_.threads; ++i) threads_.emplace_back("a thread of a group", [this] { work(); });
-    } catch (...) {  // those that were started use what is about to go
+    } catch (...) {  // the threads already started use members that are about to be destroyed
       stop();
       throw;
     }
@@ -54,7 +54,7 @@ class Group {
     const int64_t call = me.calls;
     me.silent = me.silent || (options_.falls_silent && options_.falls_silent(rank, call));
     while (first_ + static_cast<int64_t>(meetings_.size()) <= call) meetings_.push_back(Meeting(ranks_.size()));
-    // It is started: nothing throws from here on.
+    // The call has started: nothing throws from here on.
     ++me.calls;
     ++me.under_way;
     Meeting& meeting = meetings_[static_cast<size_t>(call - first_)];
@@ -103,7 +103,7 @@ class Group {
     int64_t under_way = 0;
     bool silent = false;
     bool left = false;
-    Error error{};  // once the group has ended
+    Error error{};  // valid once the group has ended
   };
 
   void stop() {
@@ -115,7 +115,7 @@ class Group {
     for (core::BoundedThread& thread : threads_) thread.join(options_.most_wait_ms);
   }
 
-  // A thread. What it throws ends the group, not the process.
+  // The body of a thread. An exception ends the group, not the process.
   void work() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
@@ -130,7 +130,7 @@ class Group {
     }
   }
 
-  // Waits where nothing is to be done yet.
+  // Waits if there is nothing to do yet.
   void work_once(std::unique_lock<std::mutex>& lock) {
     if (!ended_ && !meetings_.empty() && meetings_.front().joined == size_) return hold_first(lock);
     const Deadline next = next_deadline();
@@ -146,7 +146,7 @@ class Group {
     }
   }
 
-  // All that is under way ends by its deadline, unless a sink does not return.
+  // The longest time until all calls under way have ended: each ends by its deadline, unless a sink does not return.
   int64_t most_wait_ms(int rank) const {
     const int64_t now_ns = clock_.now_ns();
     int64_t last_ns = now_ns;
@@ -157,7 +157,7 @@ class Group {
     return (last_ns - now_ns) / 1'000'000 + options_.most_wait_ms;
   }
 
-  // The first meeting, which all have joined: moves its data and tells them, without the lock.
+  // Takes the first meeting, which all ranks have joined, moves its data and tells them, without the lock.
   void hold_first(std::unique_lock<std::mutex>& lock) {
     std::vector<Collective> collectives;
     for (const std::optional<Call>& call : meetings_.front().calls) collectives.push_back(call->collective);
@@ -187,13 +187,13 @@ class Group {
     lock.lock();
   }
 
-  // Ends the group on account of `culprit` and tells all that is under way; releases the lock. What is being moved at
-  // this moment still completes.
+  // Ends the group on account of `culprit` and reports that to all calls under way; releases the lock. Calls whose
+  // data is being moved at this moment still complete.
   void end(std::unique_lock<std::mutex>& lock, int culprit, const Error& error) noexcept {
     if (std::exchange(ended_, true)) return lock.unlock();
     for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].error = error_of(static_cast<int>(r), culprit, error);
     lock.unlock();
-    // Nothing joins a meeting, and no thread holds one, once the group has ended.
+    // Once the group has ended, nobody joins a meeting, and no thread holds one.
     for (const Meeting& meeting : meetings_) {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         if (!meeting.calls[r]) continue;
@@ -251,8 +251,8 @@ class Group {
   std::condition_variable changed_;  // for the threads
   std::condition_variable idle_;     // for ranks that leave
   std::vector<Rank> ranks_;
-  std::deque<Meeting> meetings_;  // not all have joined, or nobody moves the data yet
-  int64_t first_ = 0;             // the number of the first of them
+  std::deque<Meeting> meetings_;  // those that some rank has not joined, or whose data no thread moves yet
+  int64_t first_ = 0;             // the number of the first of these
   bool ended_ = false;
   bool stop_ = false;
   std::vector<core::BoundedThread> threads_;
