@@ -64,7 +64,7 @@ class StepClock {
   }
 
   double step_ms() const { return step_ms_; }  // of the last step
-  // Of the last backward pass, in which the late buckets of the previous step were waited for.
+  // The times of the last backward pass, in which the late buckets of the previous step were waited for.
   const exec::StepTimes& last() const { return last_; }
 
  private:

@@ -27,12 +27,15 @@ BROKEN = {
     "registered_sources": {"tuner/a.cc": CC, "tuner/CMakeLists.txt": CMAKE + "gradtune_library(gradtune_tuner SOURCES data.cc)\n"},
     "short_lines": {"tuner/a.h": HEADER + "// " + "a " * 60 + "\n"},
     "short_files": {"tuner/a.h": HEADER + "int a;\n" * 600},
+    "small_classes": {"tuner/a.h": HEADER + "struct A {\n" + "  std::function<void(int)> a = {};\n" * 26 + "};\n"},
+    "short_functions": {"tuner/a.h": HEADER + "inline int f() {\n" + "  g();\n" * 71 + "}\n"},
+    "plain_words": {"README.md": "Whether it rains is not known.\n"},
     "no_machine_paths": {"README.md": "See /home/" + "me/notes.\n"},
     "links": {"README.md": "[Guide](tests/guide.md)\n"},
     "finished": {"README.md": "TO" + "DO: more\n"},
 }
 
-# What no rule may object to.
+# No rule may object to these files.
 SOUND = {
     "README.md": "[Tests](tests/README.md), [data](tests), [there](https://example.com) and `a[0](x)`\n",
     "tests/README.md": "[Back](../README.md#top)\n",
