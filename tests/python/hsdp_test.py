@@ -185,6 +185,10 @@ def _message(body: Any) -> str:
     return "no error"
 
 
+def _double(parameter: Any) -> None:
+    parameter.grad.to_local().mul_(2)
+
+
 def refused() -> dict[str, str]:
     import gradtune
     import torch
@@ -210,6 +214,11 @@ def refused() -> dict[str, str]:
     changing = sharded(mesh["shard"], new_hook())
     gradients_of_passes(changing, True, 2.0)
     told["factors of passes"] = _message(lambda: gradients_of_passes(changing, True, 4.0))
+    scaling = sharded(mesh["shard"], new_hook())
+    train(scaling, 2)
+    for parameter in scaling.parameters():
+        parameter.register_post_accumulate_grad_hook(_double)
+    told["changed in backward"] = _message(lambda: train(scaling, 2))
     told["another caller"] = _message(lambda: new_hook()(torch.zeros(3)))
     return told
 
@@ -248,6 +257,7 @@ class Hsdp(unittest.TestCase):
             self.assertIn("as number 1 of a backward pass, and the average of", told["another model"])
             self.assertRegex(told["factors of ranks"], r"the sum of \d+ torch.float32, divided by 2 .* on rank 1 of the group")
             self.assertRegex(told["factors of passes"], r"wants the sum of \d+ torch.float32, divided by 4 as number 0")
+            self.assertIn("was changed before it was averaged over replicas", told["changed in backward"])
             self.assertIn("the hook was called by <lambda>(); allowed is FSDP2's reduction", told["another caller"])
 
 
