@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import measures
+import tables
 import words
 
 FOLDERS = {"engine", "examples", "hooks", "policies", "python", "tests", "tuner"}
@@ -278,6 +279,11 @@ def plain_words(tree):
     return [fault for path, text in tree.files.items() if path != "LICENSE" for fault in words.faults(path, text)]
 
 
+def tables_agree(tree):
+    """Names of compressors, policies and options are the same in code and pages."""
+    return list(tables.differences(tree.files))
+
+
 def no_machine_paths(tree):
     """Nothing names a folder of the machine that it was written on."""
     pattern = re.compile(r"(?<![\w.$}/-])/(home|root|Users|work|mnt)/\w+")
@@ -332,6 +338,7 @@ RULES = [
     small_classes,
     short_functions,
     plain_words,
+    tables_agree,
     no_machine_paths,
     links,
     finished,

@@ -11,7 +11,7 @@ import rules
 ROOT = Path(__file__).resolve().parents[2]
 SPDX = "{0} SPDX-FileCopyrightText: The gradtune authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
 CC = SPDX.format("//")
-HEADER = CC + "//\n// What it is.\n#pragma once\n"
+HEADER = CC + "//\n// A part.\n#pragma once\n"
 CMAKE = SPDX.format("#")
 
 # For each rule, files that break it once.
@@ -30,6 +30,11 @@ BROKEN = {
     "small_classes": {"tuner/a.h": HEADER + "struct A {\n" + "  std::function<void(int)> a = {};\n" * 26 + "};\n"},
     "short_functions": {"tuner/a.h": HEADER + "inline int f() {\n" + "  g();\n" * 71 + "}\n"},
     "plain_words": {"README.md": "Whether it rains is not known.\n"},
+    "tables_agree": {
+        "policies/table.cc": CC + 'constexpr PolicyRow kTable[] = {\n      {"auto", "joint", make_auto},\n};\n',
+        "policies/CMakeLists.txt": CMAKE + "# table.cc\n",
+        "policies/README.md": "| policy | search |\n|---|---|\n| `auto` (default) | joint |\n| `fixed` | none |\n",
+    },
     "no_machine_paths": {"README.md": "See /home/" + "me/notes.\n"},
     "links": {"README.md": "[Guide](tests/guide.md)\n"},
     "finished": {"README.md": "TO" + "DO: more\n"},

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <map>
 #include <set>
+#include <string>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/option.h"
@@ -23,6 +27,29 @@ TEST(Table, none_is_first_and_names_are_distinct) {
   EXPECT_EQ(compressor_table().front().traits.name, "none");
   std::set<std::string_view> names;
   for (const core::CompressorTraits& traits : known_traits()) EXPECT_TRUE(names.insert(traits.name).second);
+}
+
+TEST(Table, ThePageListsTheDefaultsOfTheTable) {
+  std::ifstream page(GRADTUNE_COMPRESSORS_PAGE);
+  std::map<std::string, core::Listed> listed;
+  for (std::string line; std::getline(page, line);) {
+    if (std::ranges::count(line, '|') != 7 || line.find("| `") != 0) continue;
+    const std::string before = line.substr(0, line.rfind('|'));
+    const std::string last = before.substr(before.rfind('|'));
+    core::Listed how = core::Listed::never;
+    if (last.find("listed") != last.npos) how = core::Listed::always;
+    if (last.find("for SGD") != last.npos) how = core::Listed::for_sgd;
+    if (last.find("without SGD") != last.npos) how = core::Listed::for_adaptive;
+    const std::string names = line.substr(0, line.find('|', 1));
+    for (size_t at = names.find('`'); at != names.npos; at = names.find('`', names.find('`', at + 1) + 1)) {
+      listed[names.substr(at + 1, names.find_first_of(":`", at + 1) - at - 1)] = how;
+    }
+  }
+  ASSERT_EQ(listed.size(), known_traits().size());
+  for (const core::CompressorTraits& traits : known_traits()) {
+    ASSERT_TRUE(listed.contains(std::string(traits.name))) << traits.name;
+    EXPECT_EQ(listed[std::string(traits.name)], traits.listed) << traits.name;
+  }
 }
 
 TEST(Table, what_each_fidelity_uses_without_being_asked) {
