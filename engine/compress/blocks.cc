@@ -23,7 +23,7 @@ void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32
 
 namespace {
 
-// The bits of a scale as fp32. Those of scales that are finite and not negative are below kInfinityBits.
+// The bits of a scale as fp32. If the scale is finite and not negative they are below kInfinityBits.
 uint32_t wide(uint32_t bits) { return bits; }
 uint32_t wide(uint16_t bits) { return uint32_t{bits} << 16; }
 
@@ -35,8 +35,8 @@ const Bits* scale_bits(std::span<const std::byte> payload, const BlockLayout& la
 template <class Bits>
 bool are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t first,
               int64_t last) {
-  // Its first bit is that of any scale that is negative or above all finite ones. Of as many scales at a time as
-  // compilers make vectors of by themselves.
+  // The first bit of `all` becomes 1 if any scale is negative or not finite. The loop takes as many scales at a time
+  // as compilers vectorise by themselves.
   uint32_t seen[8] = {};
   const auto look_at = [&](uint32_t& all, Bits bits) { all |= wide(bits) | (kInfinityBits - 1 - wide(bits)); };
   for (const std::span<const std::byte>& payload : payloads) {

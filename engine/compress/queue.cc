@@ -16,8 +16,8 @@
 namespace gradtune::compress {
 namespace {
 
-// The library of oneTBB is not instrumented: ThreadSanitizer does not see that a body comes after what its caller did
-// before, and what the caller does afterwards after all bodies. Without the sanitizer there is nothing to say.
+// Tells ThreadSanitizer about the order of tasks, since the oneTBB library is not instrumented. A body runs after its
+// caller's earlier work, and the caller goes on after all bodies. Without the sanitizer the class does nothing.
 class TaskOrder {
  public:
 #ifdef __SANITIZE_THREAD__

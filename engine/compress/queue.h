@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where work goes: to a host queue, which is the calling thread alone (placement `device` of a CPU job: the thread that
-// runs backward) or a oneTBB arena (placement `host`), or to a stream of a device. Calls on one queue come from one
-// thread at a time and are done in the order of the calls. On the host queues here they have completed when they
-// return; on others they are only asked for, and a fence tells when.
+// Queues run the work of compressors. A host queue is the calling thread alone (placement `device` of a CPU job: the
+// thread that runs backward) or a oneTBB arena (placement `host`). A device queue is a stream. Calls on one queue
+// come from one thread at a time and run in the order of the calls. On the host queues here they have completed when
+// they return; on others they are only enqueued, and a fence tells when they complete.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +24,20 @@ class Queue {
 
   virtual core::Space space() const = 0;
 
-  // What is asked for from now on begins after that point. A queue whose calls complete when they return waits here, up
-  // to the limit, and gives the error that the wait ended with; others return at once.
+  // Work that is enqueued from now on begins after that fence. A queue whose calls complete when they return waits
+  // here, up to the limit, and returns the error of the wait; other queues return at once.
   virtual core::Status after(const core::Fence& fence, int64_t timeout_ms) = 0;
 
-  // The end of all that was asked for so far.
+  // A fence at the end of all work that was enqueued so far.
   virtual core::Fence mark() = 0;
 
-  // Memory of this queue's space, or host memory that its device can reach. The two do not overlap.
+  // Both pointers are memory of this queue's space, or host memory that its device can reach. The two do not overlap.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   virtual void fill(void* to, std::byte value, int64_t bytes) = 0;
 };
 
-// Compressors cut their work into blocks whose limits do not depend on the number of threads, so results do not either.
+// A queue of the host. Compressors cut their work into blocks whose limits do not depend on the number of threads, so
+// results do not either.
 class HostQueue : public Queue {
  public:
   core::Space space() const final { return core::Space::host; }
@@ -45,8 +46,8 @@ class HostQueue : public Queue {
   void copy(void* to, const void* from, int64_t bytes) override;
   void fill(void* to, std::byte value, int64_t bytes) override;
 
-  // Calls body(context, i) once for each i in [0, blocks), in any order, possibly at the same time; returns when all
-  // are done. Must not be called from inside a body.
+  // Calls body(context, i) once for each i in [0, blocks), in any order, possibly at the same time, and returns when
+  // all calls are done. Must not be called from inside a body.
   virtual void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) = 0;
   virtual int threads() const = 0;
 };
@@ -59,32 +60,32 @@ void for_blocks(HostQueue& queue, int64_t blocks, Body&& body) {
       &body);
 }
 
-// That queue, which has to be one of the host.
+// Casts to a host queue; any other queue is a programmer's error.
 inline HostQueue& host(Queue& queue) {
   core::check(queue.space() == core::Space::host, "work of the host goes to a host queue");
   return static_cast<HostQueue&>(queue);
 }
 
-// A stream of a device: what is asked for is done in order, later, and no call here waits for it.
+// A stream of a device. Work runs in order, later, and no call here waits for it.
 class DeviceQueue : public Queue {
  public:
   core::Space space() const final { return core::Space::cuda; }
 
-  // What kernels are launched on, a cudaStream_t, and the number of its device.
+  // The stream that kernels are launched on, a cudaStream_t.
   virtual void* stream() const = 0;
   virtual int device() const = 0;
 };
 
-// That queue, which has to be one of a device.
+// Casts to a device queue; any other queue is a programmer's error.
 inline DeviceQueue& device(Queue& queue) {
   core::check(queue.space() == core::Space::cuda, "work of a device goes to its queue");
   return static_cast<DeviceQueue&>(queue);
 }
 
-// The calling thread alone.
+// A queue that is the calling thread alone.
 std::unique_ptr<HostQueue> make_serial_queue();
 
-// A oneTBB arena of that many threads, the calling one included.
+// A oneTBB arena of that many threads, including the calling thread.
 std::unique_ptr<HostQueue> make_arena_queue(int threads);
 
 }  // namespace gradtune::compress
