@@ -71,6 +71,12 @@ STILL_LARGE = {
     "Tuner::Core": 35,
     "Workspace": 30,
 }
+# Folders and files whose comments are still to be rewritten.
+STILL_IN_OTHER_WORDS = [
+    *(f"engine/compress/{name}" for name in ["codes", "cuda", "packed", "powersgd", "randk", "signs", "simd", "sparse", "thc", "topk"]),
+    "README.md",
+    "tests/bench/results/README.md",
+]
 LONGEST_FUNCTION = 70  # lines
 # Files with functions that are still to be divided, or that are one table or text, with the lines of the longest one.
 STILL_LONG = {
@@ -276,7 +282,12 @@ def short_functions(tree):
 
 def plain_words(tree):
     """Sentences of comments, docstrings and pages begin with their subject and are short."""
-    return [fault for path, text in tree.files.items() if path != "LICENSE" for fault in words.faults(path, text)]
+    return [
+        fault
+        for path, text in tree.files.items()
+        if path != "LICENSE" and not within(path, STILL_IN_OTHER_WORDS)
+        for fault in words.faults(path, text)
+    ]
 
 
 def tables_agree(tree):

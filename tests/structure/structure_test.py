@@ -29,7 +29,7 @@ BROKEN = {
     "short_files": {"tuner/a.h": HEADER + "int a;\n" * 600},
     "small_classes": {"tuner/a.h": HEADER + "struct A {\n" + "  std::function<void(int)> a = {};\n" * 26 + "};\n"},
     "short_functions": {"tuner/a.h": HEADER + "inline int f() {\n" + "  g();\n" * 71 + "}\n"},
-    "plain_words": {"README.md": "Whether it rains is not known.\n"},
+    "plain_words": {"CONTRIBUTING.md": "Whether it rains is not known.\n"},
     "tables_agree": {
         "policies/table.cc": CC + 'constexpr PolicyRow kTable[] = {\n      {"auto", "joint", make_auto},\n};\n',
         "policies/CMakeLists.txt": CMAKE + "# table.cc\n",
