@@ -101,7 +101,8 @@ void RandomModelImpl::add_buffers(float value) {
 }
 
 void RandomModelImpl::add_buffer(const std::string& name, int64_t numel) {
-  if (auto* known = named_buffers(/*recurse=*/false).find(name)) {
+  const auto buffers = named_buffers(/*recurse=*/false);
+  if (const torch::Tensor* known = buffers.find(name)) {
     known->set_data(torch::ones({numel}));
   } else {
     register_buffer(name, torch::ones({numel}));
