@@ -21,7 +21,6 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
-
 from support.shaped import row, save  # noqa: E402
 
 N = 1 << 26

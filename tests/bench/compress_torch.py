@@ -12,6 +12,7 @@ COMPRESS_DEVICE.json is the output of bench_compress_device in this run on this 
 The value is gradtune's median milliseconds for an encode, its anchor PyTorch's; the spread is that of PyTorch's
 rounds. Goal: topk in half of the time.
 """
+import functools
 import json
 import statistics
 import sys
@@ -71,7 +72,7 @@ def compare(measured, rows):
             ms = next((ms for entry, ms in ours.items() if entry.startswith(prefix) and entry.endswith(f"/encode_feedback/{n}")),
                       None)
             if ms is not None:
-                times = ms_of(lambda: call(gradient, residual))  # pylint: disable=cell-var-from-loop
+                times = ms_of(functools.partial(call, gradient, residual))
                 row(rows, f"{name}/{n}", ms, statistics.median(times), [ms / each for each in times], goal)
 
 

@@ -27,12 +27,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import (Bench, LiveJob, flags_of_parts, measured_ms, median_step,  # noqa: E402
-                            raced_strategies, row, save, write_plans)
+from support.shaped import (  # noqa: E402
+    Bench,
+    LiveJob,
+    flags_of_parts,
+    measured_ms,
+    median_step,
+    raced_strategies,
+    row,
+    save,
+    write_plans,
+)
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
 PATIENCE_STEPS = 1500  # after a change: a new search waits until not searching has cost as much
@@ -215,8 +223,8 @@ def slow_rank(bench, runs, rows):
         slow_core = max(os.sched_getaffinity(0))  # the last rank's core; another process computes there too
         busy = subprocess.Popen(["taskset", "-c", str(slow_core), sys.executable, "-c", "while True: pass"])
         try:
-            job.wait(lambda entries: decisions(entries, "straggler") or last_step(entries) > at_least + 300, 300)
-            job.wait(lambda entries: last_step(entries) > at_least + 400, 300)
+            job.wait(lambda entries, least=at_least: decisions(entries, "straggler") or last_step(entries) > least + 300, 300)
+            job.wait(lambda entries, least=at_least: last_step(entries) > least + 400, 300)
         finally:
             busy.kill()
         entries = job.entries()

@@ -14,7 +14,6 @@ import json
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 

@@ -82,10 +82,9 @@ def pace_all_reduce(distributed, link):
 
 def ddp_steps(flags, hook, rank):
     import torch  # pylint: disable=import-outside-toplevel
+    from support.text_job import Shape, Transformer  # pylint: disable=import-outside-toplevel
     from torch import nn  # pylint: disable=import-outside-toplevel
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
-
-    from support.text_job import Shape, Transformer  # pylint: disable=import-outside-toplevel
 
     shapes = {"gpt2": Shape(symbols=50257, length=LENGTH, width=768, heads=12, layers=12),
               "tiny": Shape(symbols=1000, length=LENGTH, width=64, heads=4, layers=2)}

@@ -38,12 +38,11 @@ import math
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import (ROOT, Bench, LinkRefused, flags_of_parts,  # noqa: E402
-                            median_step as median_step_after, raced_strategies, row, save)
+from support.shaped import ROOT, Bench, LinkRefused, flags_of_parts, raced_strategies, row, save  # noqa: E402
+from support.shaped import median_step as median_step_after  # noqa: E402
 
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
          "powersgd4+fp16": "powersgd4_fp16"}

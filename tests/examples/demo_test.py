@@ -89,7 +89,10 @@ class Runs(unittest.TestCase):
                 path.write_text(program.format(python=sys.executable, journal=__file__, report=report()))
                 path.chmod(0o755)
             text = io.StringIO()
-            plain = lambda _rate, command: subprocess.run(command, check=False).returncode
+
+            def plain(_rate, command):
+                return subprocess.run(command, check=False).returncode
+
             with mock.patch.object(DEMO, "on_shaped_links", plain), mock.patch.object(sys, "argv", ["demo", name]), \
                     contextlib.redirect_stdout(text):
                 DEMO.main()

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import FIND_UNUSED, STEPS, Job, Norms, Scenario, batch, evaluate, loss_of, mlp, plain
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from scenarios import FIND_UNUSED, STEPS, Job, Norms, Scenario, batch, evaluate, loss_of, mlp, plain
 
 
 class SAM(torch.optim.Optimizer):

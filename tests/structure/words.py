@@ -25,7 +25,7 @@ class Sentence:
 
 def cpp_paragraphs(text):
     """Consecutive lines of // comments; a comment behind code stands alone. Yields (line, text)."""
-    block, start, after_code = [], 0, False
+    block, start = [], 0
     for number, line in enumerate(text.splitlines() + [""], 1):
         code, found, comment = _split_comment(line)
         comment = comment.strip()
