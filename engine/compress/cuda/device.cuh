@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels are written in: CUDA C++, of which as much is used as tests/emulator/cuda.h knows, so that a C++
-// compiler takes the same sources (with that header ahead of them) and tests run them on the host. What differs between
-// the two compilers is here and nowhere else.
+// The building blocks of kernels. They use the part of CUDA C++ that tests/emulator/cuda.h knows. So a C++ compiler
+// takes the same sources, with that header ahead of them, and tests run them on the host. All differences between the
+// two compilers are in this file.
 //
-// Blocks and warps do not wait for each other but by barriers, and no call waits for the device or allocates. Products
-// and sums are rounded apart, as on the host (nvcc's -fmad=false), so that payloads are the same bytes.
+// Blocks and warps wait for each other by barriers alone, and no call waits for the device or allocates. Products and
+// sums are rounded separately, as on the host (nvcc's -fmad=false), so that payloads are the same bytes.
 #pragma once
 
 #include <algorithm>
@@ -139,7 +139,7 @@ class Launches {
   int64_t blocks_ = 0;
 };
 
-// Whether kernels were compiled for that device; the error says why not.
+// Ok if kernels were compiled for that device; the error says why not.
 template <class Kernel>
 core::Status can_run(int device) {
 #ifdef __CUDACC__

@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What compressors that work on a device have in common. Each has the traits, sizes and payloads of the host's
-// compressor of the same spec: the same bytes, so that ranks may differ in where they encode. (But for the bits of a
-// NaN, which a device does not keep.) It needs other scratch, and takes gradients that lie on the device in full:
-// lists of rows are on the host, so rows() is null. No header here has CUDA in it; kernels are in the .cu files, of
-// which each has the compressors of one family.
+// The base of compressors that work on a device. Each has the traits, sizes and payloads of the host's compressor of
+// the same spec. The bytes are equal, so some ranks may encode on the host and others on a device. (The bits of a NaN
+// differ, because a device does not keep them.) The scratch differs. Gradients must lie on the device in full: lists
+// of rows are on the host, so rows() is null. No header here contains CUDA; each family has its kernels in a .cu file.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How kernels read the elements of an encode and write its errors: four at a time, by accesses of 16 bytes where all
-// arrays begin at multiples of that, one by one elsewhere and at the end. And how they tell what they found.
+// Reads the elements of an encode, writes its errors, and reports findings. Kernels access four elements at a time,
+// 16 bytes, if all arrays begin at multiples of that. Otherwise, and at the end, they access them one by one.
 #pragma once
 
 #include "engine/compress/cuda/device.cuh"

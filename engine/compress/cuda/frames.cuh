@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels write and check of payloads besides their codes: header and padding; and the payloads of a decode.
+// Writes and checks the header and padding of payloads, and holds the payloads of a decode.
 #pragma once
 
 #include "engine/compress/blocks.h"
@@ -83,7 +83,7 @@ void decode_by(std::span<const Decode> jobs, Queue& queue, const Make& make, con
   }
 }
 
-// What headers may say (check_frames of shared.h).
+// The values that headers may have (check_frames of shared.h).
 struct Frames {
   uint32_t compressor, n, least, most;
 };
@@ -99,7 +99,7 @@ __device__ __forceinline__ void check_frames(const Frames& frames, const Sums& s
   }
 }
 
-// Whether no encoder sends that scale: it is negative or not finite.
+// True if no encoder sends that scale, because it is negative or not finite.
 __device__ __forceinline__ bool is_bad_scale(float scale) { return __float_as_uint(scale) >= kInfinityBits; }
 
 }  // namespace gradtune::compress::cuda

@@ -9,8 +9,8 @@
 
 namespace gradtune::compress::cuda {
 
-// Lane c has the sum of elements c, c + 32, and so on, of the whole groups of 32; then pairs of lanes that are 16 and 8
-// apart, and the rest one after the other.
+// Lane c sums elements c, c + 32, and so on, of the whole groups of 32. Then pairs of lanes that are 16 and 8 apart
+// are added, and the rest one after the other.
 __device__ __forceinline__ double euclidean_norm(const Elements& of, int64_t first, int64_t n) {
   const unsigned lane = lane_of_warp();
   const int64_t whole = n / 32 * 32;
@@ -44,7 +44,7 @@ __device__ __forceinline__ float sum_of_sixteen(float sum, int width = 32) {
   return sum;
 }
 
-// Of elements whose squares single precision has no room for, which are rare: not in line.
+// For elements whose squares do not fit in single precision. They are rare, so it is not inlined.
 inline __device__ GRADTUNE_NOINLINE float rare_norm(const Elements& of, int64_t first, int64_t n) {
   return static_cast<float>(euclidean_norm(of, first, n));
 }

@@ -50,7 +50,7 @@ __device__ __forceinline__ Words philox(const Philox& of, Words x) {
 }
 static_assert(core::kPhiloxMultipliers[0] == 0xd2511f53 && core::kPhiloxMultipliers[1] == 0xcd9e8d57);
 
-// Those that all ranks have alike (shared_random of shared.h), of an element of the whole gradient.
+// The random words of an element of the whole gradient that are equal on all ranks (shared_random of shared.h).
 __device__ __forceinline__ Words shared_words(const Philox& of, int64_t element) {
   const auto position = static_cast<uint64_t>(element);
   return philox(

@@ -13,8 +13,9 @@
 // other backends carry all of it, and gain nothing. Normal numbers take 28 of 32 and 12 of 16 bits, gradients of the
 // Fashion-MNIST model 24 to 26 and 8 to 10, as every tenth group is zeros.
 //
-// Bytes moved per element: encode reads 4, with error feedback 8, once from memory and once more from the L2 cache, as
-// headers come before groups, and writes the groups; decode reads those of all payloads and writes 4.
+// Bytes moved per element: encode reads 4, or 8 with error feedback. It reads them once from memory and once more from
+// the L2 cache, because headers come before groups, and writes the groups. Decode reads the groups of all payloads and
+// writes 4.
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -29,7 +30,7 @@ namespace {
 using Layout = PackedLayout;
 constexpr int64_t kRun = kPackedRun, kUnit = kPackedUnit;
 
-// Of a thread: 512 KiB, which fits most L2 caches.
+// For each thread: 512 KiB, which fits most L2 caches.
 constexpr int64_t kCachedElements = 16 * kBlockElements;
 
 constexpr int64_t count_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
@@ -48,7 +49,7 @@ auto* headers_of(Bytes payload, const Layout& layout) {
   return reinterpret_cast<Header*>(payload.data() + layout.headers_at);
 }
 
-// Where the groups of run `run` begin, behind those of the run before.
+// The begin of the groups of run `run`, behind the groups of the previous run.
 int64_t begin_of(const uint32_t* ends, int64_t run) { return run == 0 ? 0 : int64_t{ends[run - 1]} * kUnit; }
 
 class Packed final : public HostCompressor {
@@ -66,8 +67,8 @@ class Packed final : public HostCompressor {
     const bool stream = n * 4 >= kStreamBytes;
     std::byte* const groups = job.payload.data() + layout.groups_at;
     std::atomic<bool> finite = true;
-    // Where a run's groups go is known when all before have their headers: numbers are read twice, the second time from
-    // the cache, as many of them at a time as there is room.
+    // The place of a run's groups is known when all earlier runs have their headers. So numbers are read twice, the
+    // second time from the cache, in pieces that fit there.
     const int64_t slab = queue.threads() * kCachedElements;
     for (int64_t first = 0; first < n; first += slab) {
       const int64_t count = std::min(slab, n - first), task = task_elements(count);
@@ -145,7 +146,7 @@ class Packed final : public HostCompressor {
     return job.payloads.size();
   }
 
-  // Of so many groups; negative where a header is none.
+  // The bytes of that number of groups; negative if a header is invalid.
   int64_t bytes_of(const GroupHeader* headers, int64_t groups) const {
     int64_t bytes = 0;
     bool valid = true;

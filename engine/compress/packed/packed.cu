@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `packed` and `bf16packed` on a device: a warp has a group of 64 elements, two to a lane, and a block of threads a run
-// of 128 groups. Where a run's groups go is known when all runs before have their headers, so elements are read twice:
-// for headers, and for groups. Decode reads each payload once.
+// of 128 groups. The place of a run's groups is known when all earlier runs have their headers, so elements are read
+// twice: for headers, and for groups. Decode reads each payload once.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/runs.cuh"
 #include "engine/compress/packed/packed_layout.h"
@@ -88,7 +88,7 @@ struct WriteHeaders {
   }
 };
 
-// Where runs end, and the frame: one block of threads.
+// Writes the ends of runs, and the frame: one block of threads.
 template <PackedType kType>
 struct WriteEnds {
   using Job = EncodeJob;
@@ -107,7 +107,7 @@ struct WriteEnds {
   }
 };
 
-// Where the groups of a run begin, behind its first, in bytes.
+// The begin of each group of a run, in bytes behind its first one.
 struct Offsets {
   uint32_t sums[kWarps];
   uint32_t at[kGroups];

@@ -28,7 +28,7 @@ HWY_INLINE auto sent_bits(D d, const EncodeRun& run, size_t i) {
   return hn::BitCast(du, sent);
 }
 
-// What is missed of elements i and following, if it is kept.
+// The errors of elements i and following, if errors are kept.
 template <class D, class V>
 HWY_INLINE void write_error(D d, const EncodeRun& run, size_t element, V bits, float* error) {
   const auto sent = hn::Mul(load_p(d, run.gradient, run.residual, element), hn::Set(d, run.scale));
@@ -112,9 +112,9 @@ PackedHeaders write_group_headers(const EncodeRun run, bool stream, GroupHeader*
   return all;
 }
 
-// Of the 32 bits of a number, sign and upper fraction are a byte, `high`, exponents become codes, and the lower
-// fraction is `low`. How they are taken apart, and put together: calls from(d, i) for the numbers of a group from i on,
-// or to(d, i, numbers).
+// Take the 32 bits of a number apart, and put them together: sign and upper fraction are a byte, `high`, the exponent
+// becomes a code, and the lower fraction is `low`. They call from(d, i) for the numbers of a group from i on, or
+// to(d, i, numbers).
 #if HWY_TARGET == HWY_SCALAR
 
 template <PackedType type, class From>
@@ -176,7 +176,7 @@ HWY_INLINE void take_apart(const From& from, uint8_t base, uint8_t* codes, uint8
   const Pairs d64;
   const Bytes d8;
   constexpr size_t kLanes = hn::MaxLanes(Numbers());
-  // Of a block, the third bytes of its numbers, the fourth ones, and the rest.
+  // The third bytes of a block's numbers, the fourth ones, and the rest.
   HWY_ALIGN static constexpr uint8_t kOrder[16] = {2, 6, 10, 14, 3, 7, 11, 15, 0, 1, 4, 5, 8, 9, 12, 13};
   const auto order = hn::LoadDup128(d8, kOrder);
   const auto by_vector = transposed(d32, 4, kBlocks);
@@ -220,7 +220,7 @@ HWY_INLINE void put_together(const uint8_t* codes, const uint8_t* high, const ui
   const auto by_block = transposed(d32, kBlocks, 4);
   for (size_t i = 0; i < kGroup; i += 4 * kLanes) {
     const auto code = hn::LoadU(d8, codes + i), upper = hn::LoadU(d8, high + i);
-    // What no encoder sends goes round, and stays an exponent.
+    // A code that no encoder sends wraps around, and stays an exponent.
     const auto exponent = hn::IfThenZeroElse(hn::Eq(code, hn::Zero(d8)), hn::Add(code, hn::Set(d8, base)));
     const auto of_all = [&](auto bytes) HWY_ATTR {
       return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, bytes), by_block));

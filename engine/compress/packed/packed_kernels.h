@@ -4,11 +4,13 @@
 // Kernels of the packed compressors (packed.cc says what they are for): numbers whose exponents lie close together are
 // sent with as many bits for the exponent as that takes. Internal to engine/compress.
 //
-// A group is 64 elements, the last one filled up with zeros. Of a group whose exponents are 0 or lie in (base, base +
-// 2^bits): so many planes (planes-inl.h) of codes, which are 0 for exponent 0 and the exponent less `base` otherwise;
-// then, of each element, a byte of sign and upper 7 bits of the fraction; then, of fp32,
-// the lower 16 bits of the fraction. A group of nothing but positive zeros is not sent at all. Every fp32 number is
-// kept bit for bit, subnormal ones and those that are none as well.
+// A group is 64 elements, the last one filled up with zeros. Its exponents are 0 or lie in (base, base + 2^bits). A
+// group consists of these parts, in this order:
+// - `bits` planes (planes-inl.h) of codes: 0 for exponent 0, else the exponent less `base`;
+// - a byte for each element with its sign and the upper 7 bits of its fraction;
+// - for fp32, the lower 16 bits of each fraction.
+// A group of nothing but positive zeros is not sent at all. Every fp32 number is kept bit for bit, subnormal numbers,
+// infinities and NaNs included.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +31,7 @@ struct GroupHeader {
 };
 static_assert(sizeof(GroupHeader) == 2);
 
-// What numbers are rounded to before they are packed.
+// The type that numbers are rounded to before they are packed.
 enum class PackedType : uint8_t { f32, bf16 };
 
 // Bytes of a group with so many bits, which are valid.
@@ -49,13 +51,13 @@ PackedHeaders write_group_headers(PackedType type, const EncodeRun& run, bool st
 // Writes the groups of a run, one behind the other.
 void write_groups(PackedType type, const EncodeRun& run, bool stream, const GroupHeader* headers, std::byte* to);
 
-// Of one payload, the groups of a run.
+// The groups of a run in one payload.
 struct PackedRun {
   const GroupHeader* headers;
   const std::byte* groups;
 };
 
-// Of so many payloads at most are groups added at once.
+// The largest number of payloads whose groups are added at once.
 inline constexpr size_t kMostPackedRuns = 64;
 
 // out = (accumulate ? out : 0) + what the payloads' groups say, in their order. Sizes were checked.

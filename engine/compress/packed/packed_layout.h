@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the sections of a packed payload are (packed.cc says what they hold). Internal to engine/compress.
+// The places of the sections of a packed payload (packed.cc says what they hold). Internal to engine/compress.
 #pragma once
 
 #include "engine/compress/packed/packed_kernels.h"

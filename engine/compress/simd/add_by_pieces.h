@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decoding of sparse payloads: what they have is added to a result that is nowhere but in the cache meanwhile.
+// Decoding of sparse payloads: values are added to a result piece by piece, and each piece stays in the cache until
+// it is complete.
 #pragma once
 
 #include <hwy/cache_control.h>
@@ -15,14 +16,13 @@
 
 namespace gradtune::compress {
 
-// Elements of which the sums are made at once: half a block, so that those of a whole one fit the L1 cache.
+// Elements of a piece: half a block, so that the sums of a whole block fit the L1 cache.
 inline constexpr int64_t kPieceElements = kBlockElements / 2;
 
-// Decodes piece by piece: body(begin, end, sums, write) adds what payloads have of the elements [begin, end), which are
-// no more than a piece, to sums, which are zeros, or what is in `out` where that is added to. A block's pieces are made
-// by the same thread, one after the other. A large result is made in the cache and streamed to memory while the next
-// piece is made: body says write(elements) now and then, as it gets on, for as many elements of the piece before to be
-// written.
+// Decodes piece by piece: body(begin, end, sums, write) adds the payloads' values of [begin, end), at most one piece,
+// to `sums`. The sums begin as zeros, or as the contents of `out` if the job accumulates. One thread makes a block's
+// pieces, one after the other. A large result is made in the cache and streamed to memory while the next piece is
+// made. For that, body calls write(elements) now and then, which writes that many elements of the previous piece.
 template <typename Body>
 void add_by_pieces(const Decode& job, HostQueue& queue, const Body& body) {
   const auto n = static_cast<int64_t>(job.out.size());
@@ -37,7 +37,7 @@ void add_by_pieces(const Decode& job, HostQueue& queue, const Body& body) {
     });
     return;
   }
-  // Whole cache lines are written, until a piece ends.
+  // Whole cache lines are written, except at the end of a piece.
   constexpr int64_t kLine = 64 / sizeof(float);
   const auto in_line = static_cast<int64_t>(reinterpret_cast<uintptr_t>(job.out.data()) / sizeof(float) % kLine);
   for_ranges(queue, n, task_elements(n), [&](int64_t from, int64_t to) {

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of what several payloads send as bits: four bits of an element, of one payload or of several, choose one of the
-// 16 sums that there are of them in a block. So an element takes one addition for all of these payloads.
-// Compiled once per target by Highway, as simd-inl.h is.
+// Sums of several payloads that send bits. Four bits of an element, from one payload or from several, choose one of
+// 16 sums, which are computed once for a block. So an element takes one addition for all of these payloads. Compiled
+// once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
@@ -23,10 +23,10 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 inline constexpr size_t kBitsTogether = 4, kBitSums = 1 << kBitsTogether;
 
-// Bits of elements as they are sent: a word has those of 64 elements. Tiles of decoders have whole vectors of them.
+// Bits of elements as they are sent: a word holds those of 64 elements. Tiles of decoders have whole vectors of them.
 using BitPlanes = hn::CappedTag<uint64_t, 8>;
 
-// Of codes of two bits, which alternate by words: one of both planes, vectors from that word on.
+// One of both planes of 2-bit codes, whose planes alternate word by word; the vector begins at `word`.
 HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, size_t word) {
   const BitPlanes d;
   const auto* const words = reinterpret_cast<const uint64_t*>(planes) + 2 * word;
@@ -38,11 +38,11 @@ HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, 
 #endif
 }
 
-// The four bits of each element of a tile. A quad of 32-bit words has those of 32 elements: element e those of word e %
-// 4 from bit e / 4 * 4 on.
+// The four bits of each element of a tile. A quad of 32-bit words holds those of 32 elements: the bits of element e
+// are in word e % 4, from bit e / 4 * 4 on.
 class Nibbles {
  public:
-  // Of kCount payloads from `first` on (add_by_bits).
+  // Fills the nibbles from kCount payloads, the first of which is `first` (add_by_bits).
   template <size_t kCount, class Payloads>
   HWY_INLINE void fill(const Payloads& payloads, size_t first, size_t elements) {
     const BitPlanes d;
@@ -59,7 +59,8 @@ class Nibbles {
     }
   }
 
-  // Those of element i, or of all from i on, a multiple of 32, of which kFirst are left out; with other bits above.
+  // The bits of element i, or of the elements from i + kFirst on, where i is a multiple of 32. Bits of other elements
+  // are above them.
   HWY_INLINE uint32_t at(size_t i) const { return quads_[i / 32 * 4 + i % 4] >> i % 32 / 4 * 4; }
   template <size_t kFirst, class D>
   HWY_INLINE hn::Vec<D> at(D d, size_t i) const {
@@ -68,7 +69,7 @@ class Nibbles {
   }
 
  private:
-  // Parts of kShift bits of a and b become the parts of one another: the lower ones of `a`, and those of `b`.
+  // Exchanges parts of kShift bits: `a` becomes the lower parts of a and b, and `b` becomes their upper parts.
   template <int kShift, class V>
   static HWY_INLINE void interleave(BitPlanes d, uint64_t mask, V& a, V& b) {
     const auto low = hn::Set(d, mask), high = hn::Set(d, ~mask);
@@ -92,14 +93,14 @@ class Nibbles {
   HWY_ALIGN uint32_t quads_[kMostOfTile / 8];
 };
 
-// Where that bit of numbers is set.
+// The mask of lanes in which that bit is set.
 template <class D, class V>
 HWY_INLINE hn::Mask<D> has_bit(D d, V numbers, size_t bit) {
   const hn::RebindToUnsigned<D> du;
   return hn::RebindMask(d, hn::TestBit(numbers, hn::Set(du, uint32_t{1} << bit)));
 }
 
-// The nibbles of a tile, and what they stand for in a block, of some payloads.
+// The nibbles of a tile and the block's sums that they choose, for some payloads.
 struct BitSums {
   Nibbles nibbles;
   HWY_ALIGN float of_block[kBitSums];
@@ -117,12 +118,12 @@ struct BitSums {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Sums of a block by the low bits of lanes, of vectors that hold all of them, or half.
+// Looks up sums of a block by the low bits of lanes. A vector holds all of the sums, or half of them.
 template <class D, class V>
 HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   const hn::RebindToUnsigned<D> du;
-  // A lookup takes the low bits of what it is given, which Highway checks that there are no others of.
+  // The lookup uses only the low bits of an index. In debug builds Highway checks that no other bits are set.
   const auto places = HWY_IS_DEBUG_BUILD ? hn::And(nibbles, hn::Set(du, uint32_t{kLanes - 1})) : nibbles;
   const auto indices = hn::IndicesFromVec(d, places);
   const auto sums = hn::TableLookupLanes(hn::Load(d, bit_sums), indices);
@@ -131,7 +132,7 @@ HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
   return hn::IfThenElse(is_upper, hn::TableLookupLanes(hn::Load(d, bit_sums + kBitSums - kLanes), indices), sums);
 }
 
-// For the vector that is kFirst elements behind the one at `begin`.
+// Adds the sums of the vector that is kFirst elements after the one at `begin`.
 template <size_t kTables, size_t kFirst, class D>
 HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, const Place& to) {
   const hn::RebindToUnsigned<D> du;
@@ -145,8 +146,8 @@ HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float*
 
 #endif
 
-// to[i] = (old == nullptr ? 0 : old[i]) + what the nibbles of i stand for in each of `all`, one after the other; of the
-// elements [begin, end) of a tile.
+// to[i] = (old == nullptr ? 0 : old[i]) + the sums that the nibbles of i choose in each of `all`, added one after the
+// other, for the elements [begin, end) of a tile.
 template <size_t kTables>
 HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, const Place to) {
   const auto one = [&](size_t i) HWY_ATTR {
@@ -173,15 +174,15 @@ HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const
 }
 
 // to = (old == nullptr ? 0 : old) + the values of kCount payloads of a tile, [begin, end) of a run of blocks. The
-// values of each kEach of them are added up first. Of kSome payloads from `first` on, Payloads has plane<kSome>(first,
-// bit, word), a bit of all elements, as vectors of BitPlanes from that word on, and sum<kSome>(d, first, block,
-// nibbles), what nibbles stand for in a block.
+// values of each kEach payloads are added up first. Payloads has two functions for kSome payloads from `first` on.
+// - The bit of all elements, as a vector of BitPlanes that begins at that word, is plane<kSome>(first, bit, word).
+// - The sum that nibbles choose in a block is sum<kSome>(d, first, block, nibbles).
 template <size_t kEach, size_t kCount, class Payloads>
 HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t begin, size_t end, const float* old,
                             const Place& to) {
   constexpr size_t kTables = (kCount + kEach - 1) / kEach;
   BitSums all[kTables];
-  // Calls body(table, first, kSome) for each of them, kSome as an integral constant.
+  // Calls body(table, first, kSome) for each table, with kSome as an integral constant.
   const auto for_tables = [&]<size_t... t>(const auto& body, std::index_sequence<t...>) HWY_ATTR {
     (body(all[t], t * kEach, std::integral_constant<size_t, std::min(kEach, kCount - t * kEach)>()), ...);
   };
@@ -189,7 +190,7 @@ HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t 
   for_tables([&](BitSums& table, size_t first, auto some)
                  HWY_ATTR { table.nibbles.template fill<some()>(payloads, first, end - begin); },
              kAll);
-  // In place: as a function of its own, which compilers like to make of it, it takes a tenth longer.
+  // Inlined: compilers tend to make it a function of its own, which takes a tenth longer.
   const auto add_block = [&](size_t block, size_t from, size_t stop) HWY_ATTR __attribute__((always_inline)) {
     for_tables([&](BitSums& table, size_t first, auto some)
                    HWY_ATTR { table.template fill<some()>(payloads, first, block); },

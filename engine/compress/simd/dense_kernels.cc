@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Each wire type says how to store the codes of a vector and how to load their values; both work for any number of
+// Each wire type defines how to store the codes of a vector and how to load their values; both work for any number of
 // lanes. Rounding is to nearest even.
 
 struct WireF32 {
@@ -65,7 +65,8 @@ struct WireF16 {
 
 #else
 
-// Without an instruction for it. Subnormals are rounded, and read, by adding a number whose last place is theirs.
+// A conversion without an instruction for it. Subnormals are rounded, and read, by adding a number whose last place
+// is theirs.
 struct WireF16 {
   using Code = uint16_t;
   template <class D, class V>
@@ -106,7 +107,7 @@ struct WireF16 {
 
 #endif
 
-// Jobs come by value: what the compiler keeps in registers no store can change.
+// Jobs are passed by value, since the compiler then knows that no store changes what it keeps in registers.
 
 template <class Wire>
 uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
@@ -138,7 +139,7 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
   return largest;
 }
 
-// to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
+// to = (old == nullptr ? 0 : old) + the values of kCount payloads, in their order.
 template <size_t kCount, class Wire>
 HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old,
                            const Place to, size_t n) {

@@ -13,11 +13,11 @@
 
 namespace gradtune::compress {
 
-// The bits of the largest |x| so that x, as the wire type has it, and the sum of `summed` numbers as large are finite,
-// however they are rounded on the way.
+// The bits of the largest |x| such that x in the wire type, and the sum of `summed` numbers as large, are finite in
+// any order of rounding.
 uint32_t largest_that_sums(core::DType wire, int summed);  // dense.cc
 
-// Writes the codes of the run; returns the bits of the largest |scale * p|. `stream`: past the caches.
+// Writes the codes of the run and returns the bits of the largest |scale * p|. `stream`: past the caches.
 uint32_t encode_dense(core::DType wire, const EncodeRun& run, std::byte* codes, bool stream);
 
 struct DenseDecode {

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// to = the next momentum, of p = gradient + residual, for a tile.
+// to = the next momentum, with p = gradient + residual, for a tile.
 HWY_INLINE void update_momentum(const float* before, float decay, const float* gradient, const float* residual,
                                 size_t n, float* to) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {

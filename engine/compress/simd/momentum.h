@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Momentum of the gradients so far, of compressors that encode it: a mean, in which each gradient weighs `decay` of the
-// next. Internal to engine/compress.
+// Momentum of the gradients so far, for compressors that encode it. It is a mean in which each gradient weighs
+// `decay` times as much as the next one. Internal to engine/compress.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace gradtune::compress {
 
 // next = decay * before + (1 - decay) * p.
 struct Momentum {
-  const float* before = nullptr;  // null: there is none
+  const float* before = nullptr;  // null: there is no momentum yet
   float* next = nullptr;          // null: it is not kept
   float decay = 0;
 
@@ -20,7 +20,7 @@ struct Momentum {
     if (before == nullptr) return {};
     return {before + i, next == nullptr ? nullptr : next + i, decay};
   }
-  // Of one element, rounded as update_momentum (momentum-inl.h) does.
+  // The next momentum of one element, rounded as by update_momentum (momentum-inl.h).
   float of(float old, float p) const { return old * decay + p * (1 - decay); }
 };
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of fewer bits than a byte, in planes: of each group of 64 elements, a 64-bit word with bit 0 of every code,
-// then one with bit 1, and so on, so that a vector's mask of a bit is what is stored. The last group is filled up with
-// zeros. Compiled once per target by Highway, as simd-inl.h is.
+// Codes of fewer than 8 bits, stored in planes. Each group of 64 elements has a 64-bit word with bit 0 of every code,
+// then one with bit 1, and so on. A vector's mask of a bit is thus exactly the stored form. The last group is padded
+// with zeros. Compiled once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_
@@ -44,9 +44,9 @@ HWY_INLINE void unpack_planes(const uint8_t* planes, size_t n, int bits, uint8_t
     for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
       auto code = hn::Zero(d);
       for (int bit = 0; bit < bits; ++bit) {
-        // In place where it can be: a mask that is loaded where a word was just stored has to wait.
+        // Reads the word in place if possible: a mask that is loaded right after its word was stored has to wait.
         const uint8_t* word = planes + bit * sizeof(uint64_t);
-        uint64_t shifted;  // a mask is loaded from 8 bytes, whatever it has
+        uint64_t shifted;  // a mask is always loaded from 8 bytes
         if constexpr (hn::MaxLanes(d) < kPlaneElements) {
           std::memcpy(&shifted, word, sizeof shifted);
           shifted >>= lane;

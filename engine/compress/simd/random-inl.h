@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits of elements, by their position in the gradient: 16 each, of which 8 are drawn for it. Those of two
-// elements are the same two bytes, which are the upper one in turn. So every element has 16 uniform bits, and where it
-// is rounded to hangs on what its pair is rounded to only as far as the lower byte decides: in one case of 256. One
-// block of Philox (engine/core/philox.h) serves 16 elements.
+// Random bits of elements, by their position in the gradient. Each element has 16 uniform bits, of which 8 are drawn
+// for it: two elements share the same two bytes in opposite order. The rounding of an element therefore depends on
+// that of its pair only if the lower byte decides: in one case of 256. One block of Philox (engine/core/philox.h)
+// serves 16 elements.
 //
-// Element e belongs to the group e / 128, which is made of the 8 blocks with counters {group * 8 + b, step, rank, use},
-// b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the blocks, the next 32 words 2 and 3: with i = e
-// % 32, block i / 4, and of its two words the low half of the first, its high half, and so on. So vectors of 64-bit
-// lanes, one block in each, store what they computed as it is. The last 64 elements have the same, with bytes
-// exchanged.
+// Element e belongs to the group e / 128, which is made from the 8 blocks with counters {group * 8 + b, step, rank,
+// use}, b = 0 ... 7. The first 32 elements of a group take words 0 and 1 of the blocks, the next 32 take words 2 and
+// 3. With i = e % 32, the element takes block i / 4; i % 4 chooses the low half of the first word, its high half, and
+// so on. So vectors of 64-bit lanes, with one block in each lane, are stored as they are computed. The last 64
+// elements have the same bits with the bytes exchanged.
 #if defined(GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
@@ -45,8 +45,8 @@ HWY_INLINE V high_halves(D d, V v) {
   return hn::BitCast(d, hn::DupOdd(hn::BitCast(hn::RepartitionToNarrow<D>(), v)));
 }
 
-// One round of the blocks in 64-bit lanes. Of each word only the low half counts; what is above is not cleared. High
-// halves are moved down by a shuffle, since some processors shift where they multiply.
+// One round of the blocks in 64-bit lanes. Only the low half of each word counts; the high half is not cleared. High
+// halves of products are moved down by a shuffle, since some processors shift on the same port as they multiply.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void philox_round(D d, const PhiloxKeys& keys, int round, V& x0, V& x1, V& x2, V& x3) {
   const hn::RepartitionToNarrow<D> d32;
@@ -58,7 +58,7 @@ HWY_INLINE void philox_round(D d, const PhiloxKeys& keys, int round, V& x0, V& x
   x3 = first;
 }
 
-// Two words as one.
+// Combines two words to one of 64 bits.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V philox_pair(D d, V low, V high) {
   return hn::Or(hn::And(low, hn::Set(d, 0xffffffff)), hn::ShiftLeft<32>(high));
@@ -66,9 +66,9 @@ HWY_INLINE V philox_pair(D d, V low, V high) {
 
 #endif
 
-// One of both integers next to x + from, at random so that the mean is x + from, of 16 random bits for each. Magnitudes
-// are below 128: in this sum there are 15 places behind the point, which random ones are added to, so that an integer
-// stays what it is.
+// One of the two integers next to x + from, chosen by 16 random bits so that the mean is x + from. Magnitudes are
+// below 128. The sum has 15 places after the binary point, and the random bits are added there, so an integer stays
+// the same.
 template <class D, class V, class R>
 HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, float from = 0) {
   constexpr int kPlaces = 15;
@@ -79,7 +79,8 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, fl
   return hn::Sub(hn::ShiftRight<kPlaces>(sum), hn::Set(di, kBitsOf384 >> kPlaces));
 }
 
-// The same of x from 0 to 127, of which only the lowest byte is the integer. In this sum there are 16 places.
+// The same for x from 0 to 127; only the lowest byte of the result is the integer. The sum has 16 places after the
+// point.
 template <class D, class V, class R>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> round_to_byte_at_random(D d, V x, R random) {
   const hn::RebindToUnsigned<D> du;
@@ -124,8 +125,8 @@ class RandomTile {
   using D = hn::CappedTag<uint64_t, kBlocks>;
   using V = hn::Vec<D>;
 
-  // Blocks of all groups are counted through, so vectors of them are alike. Two of them at once: a round waits for the
-  // products of the round before.
+  // The blocks of all groups are numbered consecutively, so all vectors of them are alike. The loop computes two
+  // vectors at once, since a round waits for the products of the round before.
   HWY_INLINE void fill(uint64_t group, size_t groups) {
     const D d;
     const size_t lanes = hn::Lanes(d),
@@ -141,7 +142,7 @@ class RandomTile {
         philox_round(d, keys_, round, b0, b1, b2, b3);
       }
       store(a0, a1, a2, a3, block);
-      store(b0, b1, b2, b3, block + lanes);  // perhaps behind the last group, where there is room
+      store(b0, b1, b2, b3, block + lanes);  // perhaps after the last group, where there is room
     }
   }
 
@@ -150,7 +151,7 @@ class RandomTile {
     return hn::Or(hn::ShiftLeft<8>(v), hn::ShiftRight<8>(v));
   }
 
-  // A block in each lane, of one group.
+  // Stores one block from each lane; all blocks are of one group.
   HWY_INLINE void store(V x0, V x1, V x2, V x3, size_t block) {
     const D d;
     const hn::Repartition<uint16_t, D> d16;

@@ -16,9 +16,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Returns the bits of the largest |result|, where Inf and NaN are above all others. All arrays pass in one loop, by
-// plain stores. What is read already need not go past the caches. Streaming the zeros tile by tile, or asking for lines
-// ahead, took up to three times as long on a machine with a large last level of cache.
+// Returns the bits of the largest |result|, where Inf and NaN are above all others. One loop processes all arrays
+// with plain stores. The values were just read, so there is no need to write them past the caches. Streaming the
+// zeros tile by tile, or prefetching lines, took up to three times as long on a machine with a large last-level
+// cache.
 uint32_t scale_all(float* values, const float* residual, float* residual_next, float factor, size_t n) {
   return largest_of(n, [&](auto d, size_t i) HWY_ATTR {
     const auto scaled = hn::Mul(load_p(d, values, residual, i), hn::Set(d, factor));

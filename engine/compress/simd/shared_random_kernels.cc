@@ -41,8 +41,8 @@ void draw_strata(const Random& random, const SharedStrata& strata, int64_t* draw
 using D = hn::CappedTag<uint64_t, 8>;
 using V = hn::Vec<D>;
 
-// first, first + step, and so on. Made in registers: a vector that is loaded where its lanes were just stored has to
-// wait for all stores before, and before may be a tile on its way to memory.
+// Lanes first, first + step, and so on, made in registers. A vector that is loaded where its lanes were just stored
+// has to wait for all earlier stores, and these may be a tile on its way to memory.
 HWY_INLINE V in_steps(int64_t first, int64_t step) {
   const D d;
   const hn::RepartitionToNarrow<D> d32;
@@ -53,7 +53,7 @@ HWY_INLINE V in_steps(int64_t first, int64_t step) {
   return hn::Add(offset, hn::Set(d, static_cast<uint64_t>(first)));
 }
 
-// The words of the elements that are the lanes of x0, in the low halves of x0 to x3.
+// Draws the words of the elements in the lanes of x0, into the low halves of x0 to x3.
 HWY_INLINE void draw(const Random& random, const PhiloxKeys& keys, V& x0, V& x1, V& x2, V& x3) {
   const D d;
   x1 = hn::Set(d, uint64_t{random.step});

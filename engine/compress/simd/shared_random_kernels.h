@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits that all ranks have alike, of many elements at once. Internal to engine/compress.
+// Random bits that are the same on all ranks, for many elements at once. Internal to engine/compress.
 #pragma once
 
 #include <cstddef>
@@ -19,19 +19,20 @@ struct SharedElements {
   size_t n;
 };
 
-// Of each of them the kSharedWords words of shared_random, one element's behind the other's.
+// Writes the kSharedWords words of shared_random for each element, one element after the other.
 void shared_random_of(const Random& random, const SharedElements& elements, uint32_t* words);
 
-// Strata of `size` elements that follow one another, counted from anywhere: the first begins at `begin`. Each
-// kSharedWords of them have the words of one element: `element` the first, and those that begin as many strata behind
-// it.
+// Consecutive strata of `size` elements; the first begins at position `begin`, counted from any origin. Each
+// kSharedWords strata share the words of one element: `element` for the first such group, and the element at the
+// start of each later group.
 struct SharedStrata {
   int64_t begin, size;  // size < 2^32
   int64_t element;
-  size_t words_of;  // as many elements' words
+  size_t words_of;  // the number of elements whose words are drawn
 };
 
-// An element of each stratum: that which the upper bits of word * size say, counted as `begin` is.
+// Draws one position of each stratum, which the upper bits of word * size choose. It is counted from the origin of
+// `begin`.
 void draw_from_strata(const Random& random, const SharedStrata& strata, int64_t* drawn);
 
 }  // namespace gradtune::compress

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the SIMD kernels of this folder share. Compiled once per target by Highway (foreach_target.h), hence the unusual
-// include guard. Kernels compute a tile of results in the L1 cache and hand it on; only this header knows how the tile
-// then reaches memory.
+// Shared parts of the SIMD kernels of this folder. Compiled once per target by Highway (foreach_target.h), hence the
+// unusual include guard. Kernels compute a tile of results in the L1 cache and hand it on; only this header knows how
+// the tile then reaches memory.
 #if defined(GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_
@@ -28,11 +28,12 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements: 1 KiB of fp32. Loops' start-up costs vanish in it, and what a processor does ahead of time, a few hundred
-// instructions, reaches from one tile into the next: while a tile is read again or written, memory has work to do.
+// Elements of a tile: 1 KiB of fp32. The start-up costs of loops are small against it. A processor executes a few
+// hundred instructions ahead, which reaches from one tile into the next. So memory stays busy while a tile is read
+// again or written.
 inline constexpr size_t kTile = 256;
 
-// Calls body(d, i) for vectors that cover [0, n): whole ones first, then lane by lane.
+// Calls body(d, i) for vectors that cover [0, n): whole vectors first, then single lanes.
 template <class Body>
 HWY_INLINE void for_vectors(size_t n, const Body& body) {
   const hn::ScalableTag<float> d;
@@ -42,7 +43,7 @@ HWY_INLINE void for_vectors(size_t n, const Body& body) {
   for (; i < n; ++i) body(lane, i);
 }
 
-// Calls body(d, i) -> one bit per lane in the same way, and takes 64 of them at a time to use(first element, bits).
+// Calls body(d, i) -> one bit per lane in the same way, and passes 64 of them at a time to use(first element, bits).
 template <class Body, class Use>
 HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {
   const hn::CappedTag<float, 64> d;
@@ -69,18 +70,19 @@ HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& bo
   }
 }
 
-// Payloads whose values are added up before the sum is stored: registers hold what is said of so many. To read them in
-// step, and store once, keeps memory busier than to read some of them after the others.
+// Payloads whose values are added up before the sum is stored; the registers can hold the state of this many. Reading
+// payloads in step and storing the sum once keeps memory busier than several passes over some of them.
 inline constexpr size_t kAtOnce = 8, kFew = 4;
-// How many are taken of so many that are left: loops are made for each number of a few, and for the most.
+// The number of payloads to take if `payloads` are left. Loops are compiled for each number up to kFew, and for
+// kAtOnce.
 constexpr size_t at_once(size_t payloads) { return payloads >= kAtOnce ? kAtOnce : std::min(payloads, kFew); }
 
-// Decoders whose payloads cost something for each tile take larger ones, and the largest for many payloads.
+// Decoders whose payloads have a cost per tile take larger tiles, and the largest for many payloads.
 inline constexpr size_t kMostOfTile = 4 * kTile;
 inline size_t tile_of(size_t payloads) { return payloads <= kFew ? 2 * kTile : kMostOfTile; }
 
-// Calls body(N) where N is count as an integral constant, of those that at_once returns: loops over payloads are made
-// for each of them.
+// Calls body(N) with N = count as an integral constant, for the counts that at_once returns. Loops over payloads are
+// compiled for each of them.
 template <class Body>
 HWY_INLINE void with_count(size_t count, const Body& body) {
   switch (count) {
@@ -99,27 +101,27 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
   return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
 }
 
-// Whether the vector of element i is the first of a cache line.
+// True if the vector of element i is the first of a cache line.
 template <class T, class D>
 HWY_INLINE bool begins_line(D d, size_t i) {
   constexpr size_t kLine = 64 / sizeof(T);
   return hn::MaxLanes(d) >= kLine || i % kLine == 0;
 }
 
-// Asks for the cache line of element i, to be read soon.
+// Prefetches the cache line of element i, to be read soon.
 template <class D, class T>
 HWY_INLINE void prefetch(D d, const T* from, size_t i) {
   if (begins_line<T>(d, i)) hwy::Prefetch(from + i);
 }
-// To be read later: from memory to the L2 cache. The L1 cache waits for fewer lines at a time than keep memory busy,
-// and loads of lines that are already there have to wait for room among them.
+// Prefetches from memory to the L2 cache, to be read later. The L1 cache can wait for fewer lines at a time than keep
+// memory busy, and loads of lines that are already there have to wait for room among them.
 template <class D, class T>
 HWY_INLINE void prefetch_far(D d, const T* from, size_t i) {
   if (begins_line<T>(d, i)) __builtin_prefetch(from + i, 0, 2);
 }
 
-// Elements that kernels ask for ahead of those that they work on where they read several payloads, or what is in the L2
-// cache: by itself a processor reads ahead only while it reads, and not beyond a page.
+// Prefetch distance in elements, for kernels that read several payloads or data in the L2 cache. By itself a
+// processor reads ahead only while it reads, and not beyond a page.
 inline constexpr size_t kAhead = 1024;
 
 template <class D>
@@ -133,8 +135,8 @@ HWY_INLINE void prefetch_p_far(D d, const float* gradient, const float* residual
   if (residual != nullptr) prefetch_far(d, residual, i);
 }
 
-// What is read from one end to the other, once element i is: from memory 8 KiB ahead, since nothing is asked for while
-// norms are made and random bits drawn, and from the L2 cache two tiles ahead.
+// Prefetches for an array that is read from one end to the other, at element i. It asks for memory 8 KiB ahead, since
+// nothing is requested while norms are made and random bits drawn, and for the L2 cache two tiles ahead.
 template <class D>
 HWY_INLINE void prefetch_behind(D d, const float* numbers, size_t i) {
   prefetch_far(d, numbers, i + 8 * kTile);
@@ -160,8 +162,8 @@ HWY_INLINE auto abs_bits(D /*d*/, V v) {
   return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
 }
 
-// The nearest bfloat16, ties to even: its 16 bits. A NaN keeps its sign and becomes quiet; rounding could carry it over
-// to zero.
+// The 16 bits of the nearest bfloat16, ties to even. A NaN keeps its sign and becomes quiet, since rounding could
+// carry it over to zero.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE auto bf16_bits(D d, V v) {
   const hn::RebindToSigned<D> di;
@@ -174,11 +176,11 @@ HWY_INLINE auto bf16_bits(D d, V v) {
   return hn::IfThenElse(nan, hn::Or(high, hn::Set(du, 0x40)), rounded);
 }
 
-// Where the bits from bit i on are set; i is a multiple of the number of lanes, or of 8.
+// The mask of lanes whose bits are set, for the bits from bit i on; i is a multiple of the number of lanes, or of 8.
 template <class D>
 HWY_INLINE hn::Mask<D> mask_at(D d, const uint8_t* bits, size_t i) {
   if constexpr (hn::MaxLanes(D()) >= 8) {
-    uint8_t enough[8] = {};  // what is loaded is whole bytes, but perhaps more of them than there are lanes
+    uint8_t enough[8] = {};  // Highway loads whole bytes, perhaps more of them than there are lanes
     std::memcpy(enough, bits + i / 8, hn::MaxLanes(d) / 8);
     return hn::LoadMaskBits(d, enough);
   } else {
@@ -202,7 +204,7 @@ HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
   return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
 }
 
-// What is kStride lanes away: v[i ^ kStride], kStride a power of two below the number of lanes.
+// Lane l of the result is v[l ^ kStride]; kStride is a power of two below the number of lanes.
 template <size_t kStride, class D>
 HWY_INLINE hn::Vec<D> exchange(D d, hn::Vec<D> v) {
 #if HWY_TARGET != HWY_SCALAR
@@ -214,14 +216,14 @@ HWY_INLINE hn::Vec<D> exchange(D d, hn::Vec<D> v) {
   return v;
 }
 
-// In pairs that are four apart, then two, then one.
+// Adds pairs that are four apart, then two, then one.
 HWY_INLINE double sum_of_eight(const double* v) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
 
-// The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes,
-// and it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so
-// that few additions have to wait for the one before.
+// The Euclidean norm of p, which is the same for every size of vectors. In fp64 squares are exact: none overflows or
+// vanishes, and a fused addition gives the same result as a separate one. Element i goes to one of 32 partial sums,
+// so few additions have to wait for the one before.
 HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
@@ -250,7 +252,7 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
   return std::sqrt(sum_of_eight(sums));
 }
 
-// In pairs that are 8 apart, then 4, then 2, then 1. What was in them is lost.
+// Adds pairs that are 8 apart, then 4, then 2, then 1. The contents of `sums` are lost.
 HWY_INLINE float sum_of_sixteen(float* sums) {
   const hn::CappedTag<float, 16> d;
   constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
@@ -267,8 +269,8 @@ HWY_INLINE float sum_of_sixteen(float* sums) {
   return hn::GetLane(sum);
 }
 
-// The norm to single precision, by a third of the instructions: squares are added up in 16 partial sums. Where they
-// could overflow or lose what counts, they are made in fp64 after all.
+// The norm in single precision, with a third of the instructions: squares are added up in 16 partial sums. If they
+// could overflow or lose precision, they are computed in fp64 after all.
 HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<float, 16> d;
   HWY_ALIGN float sums[16];
@@ -294,7 +296,7 @@ HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t
   return is_safe ? std::sqrt(squares) : static_cast<float>(euclidean_norm(gradient, residual, n));
 }
 
-// Writes past the caches: whole cache lines by streaming stores, what is left at both ends by plain ones.
+// Writes past the caches: whole cache lines by streaming stores, the remainders at both ends by plain ones.
 HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
   const auto* source = static_cast<const uint8_t*>(from);
   auto* target = static_cast<uint8_t*>(to);
@@ -307,26 +309,26 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
   std::memcpy(target + i, source + i, bytes - i);
 }
 
-// Where the tiles of an output are computed, one after the other: in place, or in the L1 cache to be streamed to their
-// place from there. An output that is not wanted is null, and so are its tiles.
+// Memory for the tiles of an output, which are computed one after the other. A tile is in place, or in the L1 cache,
+// from where it is streamed to its place. An output that is not wanted is null, and so are its tiles.
 //
-// What is streamed are whole cache lines. A line that two tiles share waits for the second one: to store to a part of
-// it the processor would have to read it first, and all stores behind that wait as long as memory takes.
+// Only whole cache lines are streamed. A line that two tiles share waits for the second one. To store to a part of it
+// the processor would have to read it first, and all later stores would wait for that read.
 template <class T, size_t kMost = kTile>
 class Output {
  public:
   Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {}
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
-  // The rest is written. Streaming stores are not ordered with what follows by themselves.
+  // Writes the rest, and flushes it: streaming stores are not ordered with later stores by themselves.
   HWY_INLINE ~Output() {
     if (!streamed_) return;
     if (to_ > from_) write(to_);
     hwy::FlushStream();
   }
 
-  // Of at most kMost elements, which follow those of the tile before. Where they begin is told all the same: a pointer
-  // that moves from tile to tile costs int8 5 % of its speed.
+  // Returns a tile of at most kMost elements, which follow those of the tile before. The caller passes `begin`
+  // although it is known: a pointer that moves from tile to tile costs int8 5 % of its speed.
   HWY_INLINE T* tile(size_t begin) {
     if (!streamed_) return offset(target_, begin);
     if (line_ == nullptr) {
@@ -363,12 +365,12 @@ class Output {
 
   HWY_ALIGN T tile_[kMost + 2 * kInLine];  // from the start of a cache line on
   T* target_;
-  T* line_ = nullptr;         // where tile_ belongs
-  size_t from_ = 0, to_ = 0;  // what of tile_ is still to be written
+  T* line_ = nullptr;         // the address that tile_ belongs to
+  size_t from_ = 0, to_ = 0;  // the part of tile_ that is still to be written
   bool streamed_;
 };
 
-// Where vectors are stored: past the caches, where whole ones make whole cache lines.
+// A destination of vectors: past the caches, if vectors make whole cache lines.
 struct Place {
   float* to;
   bool past_caches;
@@ -383,19 +385,19 @@ struct Place {
   }
 };
 
-// Where sums of payloads go, tile by tile: each pass over some of the payloads stores to pass(). Where vectors make
-// whole cache lines of the result the last one stores past the caches from registers: memory then reads and writes in
-// turns, line by line, and sums of eight payloads take a fifth less time than by tiles.
+// A destination of sums of payloads, tile by tile: each pass over some of the payloads stores to pass(). If vectors
+// make whole cache lines of the result, the last pass stores past the caches from registers. Memory then alternates
+// between reads and writes line by line, and sums of eight payloads take a fifth less time than by tiles.
 class SumOutput {
  public:
-  // Vectors are stored from multiples of `piece` elements on.
+  // Vectors are stored at offsets that are multiples of `piece` elements.
   SumOutput(float* target, bool streamed, size_t piece)
       : tiles_(target, streamed),
         target_(target),
         direct_(streamed && reinterpret_cast<uintptr_t>(target) % 64 == 0 && piece % 16 == 0) {}
   SumOutput(const SumOutput&) = delete;
   SumOutput& operator=(const SumOutput&) = delete;
-  HWY_INLINE ~SumOutput() {}  // for this target, which one by default would not be
+  HWY_INLINE ~SumOutput() {}  // compiled for this target, which a defaulted one would not be
 
   HWY_INLINE Place pass(size_t begin, bool is_last) {
     return direct_ && is_last ? Place{target_ + begin, true} : Place{tiles_.tile(begin), false};

@@ -19,7 +19,7 @@ void stream_floats(const float* from, float* to, size_t n) {
   hwy::FlushStream();
 }
 
-// A line at a time: what waits for memory has time for the zeros.
+// Copies and clears a line at a time: stores of zeros go on while the streamed line waits for memory.
 void move_floats(float* from, float* to, size_t n) {
   const hn::CappedTag<float, 16> d;
   const size_t first = std::min(n, -reinterpret_cast<uintptr_t>(to) % 64 / sizeof(float));
