@@ -13,8 +13,7 @@
 //             variance at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and
 //             variance is 127.
 //   terngrad  TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the block's largest; unbiased. The paper's
-//             clipping, an answer to one scale for a whole layer, would make it biased; small blocks are an answer that
-//             does not.
+//             clipping answers to one scale for a whole layer and makes it biased. Small blocks need no clipping.
 //   natural   natural compression (Horvath et al., 2019): a neighbouring power of two; unbiased, variance at most 1/8.
 //             127 powers below the block's largest are there, so that nothing overflows.
 //   fp8e4m3, fp8e5m2  8-bit floating-point numbers that end at 448 and 57344. Error feedback.

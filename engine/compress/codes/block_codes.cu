@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compressors that send, of each block, a scale and a code of 1 to 8 bits for each element, on a device. A warp has
-// a block of 128, 256 or 1024 elements in registers, or two of 64, so that they are read once; blocks of other sizes
-// are read twice by eight warps, the second time from a cache.
+// On a device: the compressors that send a scale for each block and a code of 1 to 8 bits for each element. A warp has
+// a block of 128, 256 or 1024 elements in registers, or two of 64, so that they are read once. Eight warps read a block
+// of another size twice, the second time from a cache.
 #include "engine/compress/codes/block_codes.h"
 
 #include <type_traits>
@@ -95,7 +95,7 @@ template <class Format, Norm kNorm, int kQuads, int kBlocks = 1>
 struct EncodeByWarp {
   using Job = EncodeJob;
   static_assert(kBlocks == 1 || (kBlocks == 2 && kQuads == 1 && kNorm == Norm::largest));
-  // Of 1024 elements that are drawn for, or registers are spilled so that there are two. Memory is busy with one.
+  // One for blocks of 1024 elements with random rounding: two would spill registers, and one keeps memory busy.
   static constexpr unsigned kLeastBlocks = kQuads == 8 && std::is_same_v<Format, Integers<true>> ? 1 : 0;
 
   static __device__ void run(const Job& job, uint32_t block_of_grid) {
@@ -303,8 +303,8 @@ struct DecodeBytes {
   }
 };
 
-// Integers in planes of bits: a thread has eight elements, and of each payload a byte for each bit. kTogether payloads
-// are added up before the others, as on the host: two where codes have two bits.
+// Integers in planes of bits. A thread has eight elements, and for each payload a byte for each bit. kTogether payloads
+// are added up before the others, as on the host: two if codes have two bits.
 template <int kTogether>
 struct DecodePlanes {
   using Job = DecodeJob;
@@ -340,7 +340,7 @@ struct DecodePlanes {
 #pragma unroll
       for (int j = 0; j < 8; ++j) code[j] |= (byte >> j & 1) << bit;
     }
-    // A code of nothing but ones is none; with one bit it is. Of codes of two bits the host looks at whole words.
+    // A code of nothing but ones is none; with one bit it is. The host checks whole words of codes of two bits.
     if (!kWhole && job.bits != 2) all &= i >= sums.n ? 0 : 0xffU >> (i + 8 <= sums.n ? 0 : i + 8 - sums.n);
     float unit = 0;
     if (i < sums.n) {

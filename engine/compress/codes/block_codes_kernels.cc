@@ -146,7 +146,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   return finite;
 }
 
-// Of so many payloads, where the units of a run and the codes of a tile begin.
+// The begins of a run's units and of a tile's codes, for several payloads.
 struct Parts {
   CodeFormat::Unit type = CodeFormat::Unit::f32;
   const std::byte* units[kAtOnce] = {};
@@ -164,7 +164,7 @@ struct Parts {
   }
 };
 
-// Whether an encoder may have sent all of these codes.
+// True if an encoder may have sent all of these codes.
 template <class Codes>
 HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
   bool good = true;
@@ -231,7 +231,7 @@ HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t
   return last == 0 && hn::AllTrue(d, hn::Eq(both, hn::Zero(d)));
 }
 
-// Of payloads with ternary codes: the bits of two are those of a nibble.
+// Payloads with ternary codes: the bits of two payloads make a nibble.
 struct TernaryParts {
   const Parts& parts;
 

@@ -18,14 +18,14 @@
 namespace gradtune::compress {
 
 struct CodeFormat {
-  // What a code says of the element divided by the unit, x:
-  //   nearest, stochastic  one of 2^bits - 1 integers around 0, the nearest one (ties to even) or one of both
-  //                        neighbours at random, so that the mean is x. With 1 bit they are -1/2 and 1/2.
-  //   e4m3, e5m2           the nearest floating-point number of those 8 bits.
-  //   power                sign and exponent of one of both neighbouring powers of two, at random in the same way.
+  // The code of x, which is the element divided by the unit:
+  // - nearest: the nearest one of 2^bits - 1 integers around 0, ties to even. With 1 bit they are -1/2 and 1/2.
+  // - stochastic: one of both neighbouring integers at random, so that the mean is x.
+  // - e4m3, e5m2: the nearest floating-point number of these 8 bits.
+  // - power: sign and exponent of one of both neighbouring powers of two, at random in the same way.
   enum class Codes : uint8_t { nearest, stochastic, e4m3, e5m2, power } codes;
-  // What the unit is made of: the largest magnitude of the block, or its Euclidean norm. It becomes the largest code's
-  // value; with `power`, the unit is the power of two above.
+  // The norm that makes the unit: the largest magnitude of the block, or its Euclidean norm. It becomes the value of
+  // the largest code. With `power`, the unit is the power of two above.
   enum class Norm : uint8_t { largest, euclidean } norm = Norm::largest;
   int bits = 8;
   enum class Unit : uint8_t { f32, bf16 } unit = Unit::f32;
@@ -40,7 +40,7 @@ constexpr int64_t code_bytes(int64_t n, int bits) {
   return bits == 8 ? n : (n + kPlaneElements - 1) / kPlaneElements * bits * (kPlaneElements / 8);
 }
 
-// Where a run of whole blocks, but for the last one of the bucket, is encoded to.
+// The target of an encoded run of whole blocks; the last block of the bucket may be shorter.
 struct CodeTarget {
   Random random;
   uint64_t first_element;

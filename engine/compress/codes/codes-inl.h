@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How numbers become codes of 8 bits or fewer, and codes numbers: the formats of block_codes_kernels.h.
+// Turns numbers into codes of 8 bits or fewer, and codes into numbers, in the formats of block_codes_kernels.h.
 #if defined(GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
@@ -19,12 +19,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Each of the following says how numbers become codes: `unit` of a block by what its norm is sent as, `encode` of x =
-// element / unit with 16 random bits, which sets `value` to what the code says of x, the code of 0, and the largest
-// code there is, sign apart. No x is larger than the largest value but for rounding. `decoded` are elements by their
-// codes and by step(unit).
+// Each of the following is a format. `unit` makes the unit of a block from the norm that is sent. `encode` makes the
+// code of x = element / unit, with 16 random bits, and sets `value` to the value of that code. A format also has the
+// code of 0, and the largest code without its sign. Except for rounding, no x exceeds the largest value. `decoded`
+// makes elements from their codes and from step(unit).
 
-// What most of them have in common; they have `value` of a code.
+// The common part of most formats; they have the `value` of a code.
 template <class Codes>
 class Bytes {
  public:
@@ -128,7 +128,7 @@ class Floats : public Bytes<Floats<kMantissa, kLargestCode>> {
     const hn::Rebind<hwy::float16_t, D> df16;
     const auto wide =
         hn::ShiftLeft<10 - kMantissa>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(from) + i)));
-    // What the sign has filled between itself and the exponent.
+    // The bits that the sign filled between itself and the exponent.
     const auto bits = hn::And(wide, hn::Set(d16, static_cast<int16_t>(0x8000 | (0x7f << (10 - kMantissa)))));
     return hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), step);
   }
@@ -177,7 +177,7 @@ class Powers : public Bytes<Powers> {
   }
 };
 
-// Of a block whose unit is zero: what is sent is the code of 0.
+// For a block whose unit is zero: the code of 0 is sent.
 class Zeros {
  public:
   static constexpr bool kRandom = false;

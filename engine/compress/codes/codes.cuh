@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How numbers become codes of 8 bits or fewer, and codes numbers: the formats of codes-inl.h, an element at a time.
+// Turns numbers into codes of 8 bits or fewer, and codes into numbers: the formats of codes-inl.h, one element at a time.
 // Each format makes the unit of a block from the block's norm. It makes the code of x = element / unit, with 16 random
 // bits, and the value that this code stands for. It also tells the code of 0, and which codes no encoder sends.
 #pragma once
@@ -57,7 +57,7 @@ class Integers {
   }
   __device__ __forceinline__ float step(float unit) const { return unit; }
 
-  // Of four codes of 8 bits: whether one of them is 255.
+  // True if one of these four codes of 8 bits is 255.
   __device__ __forceinline__ bool none_sends(uint32_t four) const {
     return (((four & 0x7f7f7f7f) + 0x01010101) & four & 0x80808080) != 0;
   }
@@ -129,7 +129,7 @@ class Powers {
   __device__ __forceinline__ bool none_sends(uint32_t /*four*/) const { return false; }
 };
 
-// What elements of a block are divided by, and what they are multiplied by for that.
+// The divisor of a block's elements, and its inverse, by which they are multiplied.
 struct Unit {
   float unit, inverse;
   bool good;  // false where something is not finite; the unit is zero then

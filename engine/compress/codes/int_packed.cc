@@ -5,10 +5,10 @@
 // (rice_kernels.h): same values, same error feedback. Most elements of a block are much smaller than its largest one,
 // so integers near 0 are frequent: 4 bits become 3.6 where numbers are normally distributed, in blocks of 256.
 //
-// Payload: header (count = used bytes / 16); the bfloat16 units of blocks; for each run of at most 8192 elements, whole
-// blocks, where its stream ends, in units of 8 bytes, of 32 bits; the streams. There is room for the worst case, of all
-// bits of every integer; what is behind the last stream is left as it was and need not be sent (used_bytes). Over Gloo
-// it is not; other backends carry all of it, and gain nothing.
+// Payload, in this order: the header (count = used bytes / 16); the bfloat16 units of blocks; the end of each run's
+// stream, as 32 bits in units of 8 bytes; the streams. A run is whole blocks of at most 8192 elements. There is room
+// for the worst case, all bits of every integer. The bytes behind the last stream are left alone and need not be sent
+// (used_bytes). Gloo does not send them; other backends send all bytes, and gain nothing.
 //
 // Bytes moved per element: as the integers alone, with the streams in place of codes. Codes, and streams until it is
 // known where they go, stay in the caches.
@@ -40,7 +40,7 @@ auto* ends_of(Bytes payload, const Layout& layout) {
   return reinterpret_cast<End*>(payload.data() + layout.ends_at);
 }
 
-// Where the stream of a run begins, behind that of the run before.
+// The begin of a run's stream, behind the stream of the previous run.
 int64_t begin_of(const uint32_t* ends, int64_t run) { return run == 0 ? 0 : int64_t{ends[run - 1]} * kUnit; }
 
 class IntPacked final : public HostCompressor {

@@ -3,9 +3,9 @@
 //
 // `int8packed`, `int4packed`, `int3packed` and `int2packed` on a device. A block of threads has a run of at most 8192
 // elements: 32 to a thread, which are read once, and then a group of 64, as words (rice.cuh), to each of half of the
-// threads. Where a run's stream goes is known when all runs before have theirs, so streams are made in scratch, and
-// copied. A decoder has to read the groups of a run one behind the other to find where they begin: by a thread for each
-// payload. Then all threads read groups, and add up.
+// threads. The place of a run's stream is known when all earlier runs have theirs, so streams are made in scratch, and
+// copied. A decoder must read the groups of a run one after the other to find their begins; one thread for each payload
+// does that. Then all threads read groups, and add up.
 #include "engine/compress/codes/int_packed_layout.h"
 
 #include "engine/compress/codes/codes.cuh"
@@ -21,7 +21,7 @@ constexpr int kEights = kRun / (kThreads * 8);  // of a thread: so many elements
 constexpr int kApart = kThreads * 8;
 constexpr uint32_t kUnitBits = 8 * kIntPackedUnit;
 
-// Of a run's stream in shared memory, with what is read behind its end.
+// The words of a run's stream in shared memory, with those that are read behind its end.
 template <int kBits>
 constexpr int kStreamWords = (section_bytes(most_rice_bytes(kRun, kBits)) + kRiceSlack) / 4;
 
@@ -38,7 +38,7 @@ Blocks blocks_of(const IntPackedLayout& layout) {
   return {layout.run / layout.block, static_cast<uint32_t>(layout.block / kRiceGroup), 0};
 }
 
-// Of some units, every `step`th from the first on. Several are asked for before one is used.
+// Copies every `step`th unit from the first on. Several are requested before one is used.
 template <class Store>
 __device__ __forceinline__ void copy_units(const uint2* from, uint32_t units, uint32_t first, uint32_t step,
                                            const Store& store) {
@@ -195,7 +195,7 @@ struct WriteStreams {
   }
 };
 
-// Where streams end, and the frame: one block of threads.
+// Writes the ends of streams, and the frame: one block of threads.
 struct WriteEnds {
   using Job = EncodeJob;
   struct Shared {
@@ -285,7 +285,7 @@ struct AddStreams {
   }
 
  private:
-  // Of a thread, those that are there: body(e, h, element, whether there are four, and aligned).
+  // Calls body(e, h, element, is_whole) for the quads of a thread that exist; is_whole: there are four, aligned.
   template <class Body>
   static __device__ __forceinline__ void for_quads(const Sums& sums, int64_t first, int64_t end, const Body& body) {
 #pragma unroll

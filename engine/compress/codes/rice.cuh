@@ -36,8 +36,8 @@ __device__ __forceinline__ uint64_t scatter_bits(uint64_t bits, uint64_t mask) {
   return uint64_t{high} << 32 | low;
 }
 
-// What a stream of shared memory has from some bit on. A stream that ends where it should is read up to its end, any
-// other one up to kRiceSlack bytes behind it.
+// Reads the bits of a stream in shared memory from some bit on. A valid stream is read up to its end, any other one up
+// to kRiceSlack bytes behind it.
 struct BitReader {
   const uint32_t* words;
   uint32_t end;  // bits
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint32_t put_bits(uint32_t* words, uint32_t at, uint6
 template <int kBits>
 class RiceGroup {
  public:
-  // Of codes that lie in planes, of n elements: those behind them have the code of 0.
+  // From the codes of n elements in planes. Elements behind them have the code of 0.
   template <size_t kGroups>
   __device__ __forceinline__ RiceGroup(const uint64_t (&planes)[kBits][kGroups], unsigned group, uint32_t n) : n_(n) {
     const uint64_t positive = planes[kBits - 1][group];
@@ -96,7 +96,7 @@ class RiceGroup {
 
   __device__ __forceinline__ uint32_t bits() const { return bits_; }
 
-  // What is left of it is garbage.
+  // The group is garbage afterwards.
   __device__ __forceinline__ void write(uint32_t* words, uint32_t at) {
     at = put_bits(words, at, k_, kHeaderBits);
     if (k_ == kNoDigits) return;
@@ -104,7 +104,7 @@ class RiceGroup {
     for (uint32_t bit = 0; bit < kPlanes; ++bit) {
       if (bit < k_) at = put_bits(words, at, magnitudes_[bit], n_);
     }
-    // What is above those bits counts down to zero.
+    // The bits above them count down to zero.
     uint64_t alive = first_bits(n_);
     for (uint32_t j = 0; j < kLargest >> k_ && alive != 0; ++j) {
       uint64_t next = 0;
@@ -165,7 +165,7 @@ class RiceGroup {
     planes[kBits - 1][group] = positive;
   }
 
-  // Where the groups of n elements begin. Returns whether the stream is one of so many, and ends where they do.
+  // Finds the begins of the groups of n elements. Returns true if the stream has n elements and ends with them.
   static __device__ __forceinline__ bool find(const BitReader& in, uint32_t n, uint32_t* begins) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < n && at <= in.end; i += kRiceGroup) {

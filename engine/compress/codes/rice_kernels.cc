@@ -93,7 +93,7 @@ class BitReader {
   size_t position_ = 0, end_;
 };
 
-// Of which of the 64 elements that holds.
+// The elements, of 64, for which the test is true; one bit each.
 template <class Test>
 HWY_INLINE uint64_t word_of(const Test& test) {
   const Magnitudes d;
@@ -102,7 +102,7 @@ HWY_INLINE uint64_t word_of(const Test& test) {
   return word;
 }
 
-// How many bits low and unary digits take for each k, which are `low` for that k: the least.
+// The k whose low bits and unary digits take the fewest bits together.
 template <int kBits>
 HWY_INLINE int best_k(const uint64_t (&planes)[kBits - 1], size_t n) {
   size_t least = ~size_t{0};

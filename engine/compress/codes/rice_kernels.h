@@ -6,11 +6,11 @@
 //
 // A code c of 2 to 8 bits stands for the integer c - L, L = 2^(bits - 1) - 1, of magnitude m <= L. A group has a number
 // k <= bits - 2, the one that takes fewest bits, and of ties the least. It is, one behind the other, without gaps:
-//   3 bits     k; or 7 and nothing else, where all integers are 0
-//   k words    bit 0, 1, ... k - 1 of every m
-//   up to L >> k words of unary digits. Word j marks the elements with (m >> k) > j. It has a bit for each element that
-//              word j - 1 marks; word 0 has one for every element. The words end where none is marked.
-//   one word   the signs: a bit for each m > 0, set where the integer is negative
+// - 3 bits: k; or 7 and nothing else if all integers are 0.
+// - k words: bit 0, 1, ... k - 1 of every m.
+// - up to L >> k words of unary digits. Word j marks the elements with (m >> k) > j. It has a bit for each element that
+//   word j - 1 marks; word 0 has one for every element. The words end when none is marked.
+// - one word: the signs, a bit for each m > 0, set if the integer is negative.
 // A word has a bit for each of its elements, in their order. So a group never takes more than 3 + 64 * bits bits, and
 // what is read back is always made of valid codes.
 #pragma once
