@@ -3,27 +3,28 @@
 //
 // The compressors that send the largest elements, k = ceil(density * n) of them.
 //
-//   topk       Those of the largest |p|, exactly, ties to the lower index.
-//   threshk    The same by a threshold that is carried from step to step (as in Aji and Heafield, EMNLP 2017, whose
-//              threshold is a sample's): the state of a bucket. There is nothing to be sampled then. Exact where k
-//              elements or more reach it; where fewer do but at least half as many, those are sent.
-//   dgc        Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u is the mean of the
-//              gradients so far, each weighing 0.9 of the next; v = u + residual; the largest of v are sent, and where
-//              they are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten
-//              times as large when it has settled: a mean keeps steps as large as they are without momentum, from the
-//              first one on, and so as those of other strategies that take turns with it. Its momentum is the
-//              optimizer's, which must have none of its own. The paper's warm-up (section 3.3), which sends 25 % in the
-//              first epoch and a quarter of what it sent before in each of the next four, is no setting of it: a
-//              density is the size of a payload, and that is part of a strategy, whose hash all ranks hold in every
-//              step. Densities in turn are strategies in turn ("dgc:0.25", then "dgc:0.0625"), which carry residuals
-//              along but not momentum. What gradtune does itself is not to compress at all before the step
-//              `lossy_after`, when gradients change most.
+//   `topk`     sends exactly the k elements of the largest |p|. Ties go to the lower index.
+//   `threshk`  does the same by a threshold that is carried from step to step as the state of a bucket. Aji and
+//              Heafield (EMNLP 2017) take such a threshold from a sample; here nothing needs to be sampled. The result
+//              is exact if k elements or more reach the threshold. If fewer do, but at least half as many, those are
+//              sent.
+//   `dgc`      is Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u is the mean of
+//              the gradients so far, each weighing 0.9 of the next; v = u + residual. The largest of v are sent, and u
+//              and the residual become zero there (momentum correction and factor masking). The paper's u is ten times
+//              as large once it has settled. The mean keeps steps as large as they are without momentum, from the
+//              first one on; so they match those of other strategies that take turns with dgc. The paper's momentum
+//              replaces that of the optimizer, which must have none of its own.
+//              The paper's warm-up (section 3.3) sends 25 % in the first epoch and a quarter of that before in each of
+//              the next four. It is no setting of dgc: a density is the size of a payload and so part of a strategy,
+//              whose hash all ranks hold in every step. Different densities are different strategies used in turn
+//              ("dgc:0.25", then "dgc:0.0625"), which carry residuals along but not momentum. Instead, gradtune does
+//              not compress at all before the step `lossy_after`, when gradients change most.
 //
-// Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
-// positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
-// else): 4 bytes per sent element. Encode with error feedback reads gradient and residual and writes the next residual:
-// 12 bytes per element (dgc: 20, with the momentum), and one cache line for each candidate that is not sent. Decode
-// writes 4 bytes per element and reads the payloads.
+// Payload: header (count = sent elements). For each block of 8192 elements, the number of elements that are sent
+// before it (uint32). The positions in their blocks, ascending (uint16). The values (bfloat16), whose rounding error
+// is fed back like all other errors. That is 4 bytes per sent element. Encode with error feedback reads gradient and
+// residual and writes the next residual: 12 bytes per element (dgc: 20, with the momentum), and one cache line for
+// each candidate that is not sent. Decode writes 4 bytes per element and reads the payloads.
 //
 // Accuracy: tests/bench/results/README.md.
 #include <fmt/format.h>
@@ -55,8 +56,8 @@ constexpr float kMomentum = kTopkMomentum;
 constexpr int64_t kMomentumAt = kTopkMomentumAt;
 constexpr uint32_t kMostSteps = kTopkMostSteps;
 
-// What the momentum so far weighs, after so many steps, in a mean in which each gradient weighs kMomentum of the next:
-// kMomentum, at last. A table, since each is made from the one before.
+// The weight of the momentum so far after that many steps, in a mean in which each gradient weighs kMomentum of the
+// next. It converges to kMomentum. It is a table since each entry is computed from the one before.
 constexpr std::array<float, kMostSteps + 1> kDecayAfter = [] {
   std::array<float, kMostSteps + 1> decay{};
   double weight = 0;  // of all gradients so far, where the last one weighs 1
@@ -95,7 +96,7 @@ class TopK final : public HostCompressor {
     if (!finite) write_not_finite(sent, layout);
     const int64_t count = finite ? selection.count() : layout.k;
     write_header(job.payload, member_.id, n, count);
-    // What is not used, and padding: sections are filled up to 16 bytes.
+    // Unused places and padding are zero; sections are filled up to 16 bytes.
     std::fill(sent.starts + layout.blocks, reinterpret_cast<uint32_t*>(sent.positions), 0U);
     std::fill(sent.positions + count, sent.values, uint16_t{0});
     std::fill(sent.values + count, reinterpret_cast<uint16_t*>(payload + layout.bytes), uint16_t{0});
@@ -112,14 +113,15 @@ class TopK final : public HostCompressor {
     const Layout layout(spec(), n);
     const int64_t fewest = member_.carries_bound ? 0 : layout.k;
     if (Rejected bad = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k})) return bad;
-    Largest rejected;  // how many payloads there are from the first bad one on
+    Largest rejected;  // number of payloads from the first bad one on
     const size_t payloads = job.payloads.size();
     add_by_pieces(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& write) {
       const int64_t index = begin / kBlockElements, first = index * kBlockElements;
       const auto length = static_cast<uint32_t>(std::min(kBlockElements, n - first));
       for (size_t p = 0; p < payloads; ++p) {
         const std::optional<TopkBlock> block = block_of(job.payloads[p], layout, index);
-        // A block is looked at before its first piece is made; once one is bad it does not matter what others have.
+        // A block is checked before its first piece is decoded. Once one is bad, the content of the others does not
+        // matter.
         if (begin == first && !(block && is_ascending(*block, length))) {
           rejected.add(static_cast<uint32_t>(payloads - p));
         } else if (begin == first || rejected.get() == 0) {
@@ -152,7 +154,7 @@ class TopK final : public HostCompressor {
     return carried;
   }
 
-  // What is not finite has no order. The payload says as much to those who decode it: the first k elements are NaN.
+  // Values that are not finite have no order. The payload tells decoders so: its first k elements are NaN.
   static void write_not_finite(const TopkSelection::Sent& sent, const Layout& layout) {
     for (int64_t block = 0; block < layout.blocks; ++block) {
       sent.starts[block] = static_cast<uint32_t>(std::min(layout.k, block * kBlockElements));
@@ -163,7 +165,7 @@ class TopK final : public HostCompressor {
     std::fill_n(sent.values, layout.k, core::narrow_bf16(std::numeric_limits<float>::quiet_NaN()));
   }
 
-  // Of what a payload sends, where that of a block begins and ends.
+  // The range of a block, [first, end), among the elements that a payload sends.
   static std::pair<uint32_t, uint32_t> range_of(std::span<const std::byte> payload, const Layout& layout,
                                                 int64_t index) {
     const auto* const starts = reinterpret_cast<const uint32_t*>(payload.data() + layout.starts_at);
@@ -171,7 +173,8 @@ class TopK final : public HostCompressor {
     return {starts[index], index + 1 < layout.blocks ? starts[index + 1] : header_of(payload).count};
   }
 
-  // What a payload has of a block. None where starts do not ascend from 0 to the count; with all of them they do.
+  // The part of a payload that belongs to a block. Empty if starts do not ascend from 0 to the count; checking all
+  // blocks checks all starts.
   static std::optional<TopkBlock> block_of(std::span<const std::byte> payload, const Layout& layout, int64_t index) {
     const auto [first, end] = range_of(payload, layout, index);
     if (end < first || end > layout.k || (index == 0 && first > 0)) return {};
@@ -180,7 +183,7 @@ class TopK final : public HostCompressor {
                      .n = end - first};
   }
 
-  // What is bad in a payload that was rejected.
+  // The defect of a payload that was rejected.
   static Rejection what_is_wrong(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
                                  int64_t n) {
     for (int64_t index = 0; index < layout.blocks; ++index) {
@@ -206,7 +209,7 @@ class TopK final : public HostCompressor {
   Member member_;
 };
 
-// A threshold that is not carried takes a pass to be found, and another one to be used.
+// A threshold that is not carried takes one pass to find and another one to apply.
 constexpr core::HostWork host_work(const Member& member) {
   if (!member.carries_bound) return {.limit = core::HostWork::Limit::selection, .reads = 2, .feedback_reads = 3};
   return {.state_arrays = member.has_momentum ? 1 : 0};

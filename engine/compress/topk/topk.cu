@@ -1,22 +1,22 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `topk`, `threshk` and `dgc` on a device. As on the host (topk_select.h): a bound that a little more than k elements
-// should reach is carried, or guessed from a sample; one pass over memory puts aside the candidates that reach it and
-// writes all errors as if they were what is sent; the rest touches candidates alone. Where the guess was wrong, chunks
-// are read again. What is to be done hangs on what was found, and no kernel is waited for: each looks at the state, and
-// ends at once if there is nothing to do.
+// `topk`, `threshk` and `dgc` on a device, by the algorithm of the host (topk_select.h). A bound that a little more
+// than k elements should reach is carried, or guessed from a sample. One pass over memory collects the candidates
+// that reach it and writes all errors as if exactly the candidates were sent. All later kernels touch candidates
+// alone. If the guess was wrong, chunks are read again. The work depends on what was found, but the host waits for no
+// kernel: each kernel reads the state and ends at once if it has nothing to do.
 //
-// A chunk is the 8192 elements that are a block of the payload. A block of threads has one.
+// A chunk is the 8192 elements of a block of the payload. Each block of threads processes one.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/topk/topk_select.cuh"
 
 namespace gradtune::compress::cuda {
 namespace {
 
-// --- What is sent.
+// --- The elements that are sent.
 
-// Whether candidates have all elements of a chunk whose keys are that large.
+// True if the candidates include all elements of a chunk whose keys are at least `key`.
 __device__ __forceinline__ bool is_pooled(const TopkJob& job, uint32_t key) {
   return key >= job.state->bound && job.state->found <= job.pool_size;
 }
@@ -57,7 +57,8 @@ struct CountSent {
   }
 };
 
-// Where chunks send to, how many of their ties, header, and what is carried; one block of threads.
+// Computes where each chunk writes what it sends and how many of its ties it sends. Also writes the header and the
+// carried state. One block of threads.
 struct Divide {
   using Job = TopkJob;
   struct Shared {
@@ -88,7 +89,7 @@ struct Divide {
       of.sent_at = sent_before + exclusive_sum_of_block(of.above + of.ties, shared.more, sent);
       if (exists) {
         if (state.finite) job.chunks[chunk] = of;
-        // What is not finite has no order: the first k elements are sent, as NaN.
+        // Values that are not finite have no order: the first k elements are sent, as NaN.
         const int64_t at = int64_t{chunk} * kChunk;
         job.starts[chunk] = state.finite ? of.sent_at : static_cast<uint32_t>(at < job.k ? at : job.k);
       }
@@ -112,7 +113,7 @@ struct Divide {
   }
 };
 
-// Writes what a chunk sends, and the errors of elements that were taken for something else.
+// Writes the elements that a chunk sends, and corrects the errors of elements that the first pass misjudged.
 struct Send {
   using Job = TopkJob;
   struct Shared {
@@ -142,7 +143,7 @@ struct Send {
   }
 
  private:
-  // Zeros behind what is sent, by all chunks together.
+  // Writes zeros behind the sent elements, by all chunks together.
   static __device__ __forceinline__ void clear_rest(const Job& job, uint32_t chunk) {
     const int64_t threads = int64_t{job.chunk_count > 0 ? job.chunk_count : 1} * kThreads;
     for (int64_t i = job.state->count + int64_t{chunk} * kThreads + threadIdx.x; i < job.sent_room; i += threads) {
@@ -150,7 +151,7 @@ struct Send {
     }
   }
 
-  // An element, whose key is told; `at`: where it goes, if it is sent.
+  // Writes one element: its payload entry at `at` if it is sent, its error and its momentum.
   static __device__ __forceinline__ void settle(const Job& job, int64_t element, float p, bool is_sent, uint32_t at) {
     if (is_sent) {
       job.positions[at] = static_cast<uint16_t>(element % kChunk);
@@ -159,7 +160,7 @@ struct Send {
     if (job.of.next != nullptr && job.of.add) {
       job.of.next[element] += is_sent ? error_of_sent(job, p) : error_of_unsent(job, p);
     }
-    if (is_sent == (key_of(p) >= job.state->bound)) return;  // as it was taken for
+    if (is_sent == (key_of(p) >= job.state->bound)) return;  // the first pass judged it right
     if (job.of.next != nullptr && !job.of.add) {
       job.of.next[element] = is_sent ? error_of_sent(job, p) : error_of_unsent(job, p);
     }
@@ -232,7 +233,7 @@ struct Send {
   }
 };
 
-// --- Decode: a block of threads has half a chunk, whose sums it makes in shared memory.
+// --- Decode: a block of threads computes the sums of half a chunk in shared memory.
 constexpr int kPiece = kChunk / 2;
 
 struct DecodeTopk {
@@ -280,7 +281,8 @@ struct DecodeTopk {
     for (uint32_t i = from + threadIdx.x; good && i < to; i += kThreads) {
       const uint32_t position = positions[i];
       good = position < length && (i == from || positions[i - 1] < position);
-      // Positions ascend, so each is written by one thread, unless they do not, and then it does not matter.
+      // Positions ascend, so only one thread adds to each sum. If they do not ascend, the payload is rejected and the
+      // sums do not matter.
       if (good && begin <= position && position < begin + kPiece)
         shared.sums[position - begin] += widen_bf16(values[i]);
     }

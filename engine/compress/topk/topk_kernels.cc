@@ -91,7 +91,8 @@ Scanned scan(const TopkScan& block, Candidate* candidates) {
         found += bits != 0;
         bits &= bits - 1;
       };
-      // Most words have no more than two: so far without a branch, since nobody could predict it.
+      // Most words have at most two set bits. These are handled without a branch, since no processor could predict
+      // it.
       keep_lowest();
       keep_lowest();
       while (bits != 0) keep_lowest();
@@ -160,14 +161,14 @@ bool do_ascend(const TopkBlock& block, uint32_t length) {
   return rest && hn::AllTrue(d, good);
 }
 
-// How many positions are below the limit.
+// The number of positions below the limit.
 HWY_INLINE size_t count_below(const uint16_t* positions, size_t n, uint32_t limit) {
   const hn::ScalableTag<uint16_t> d;
   const auto below = hn::Set(d, static_cast<uint16_t>(limit));
   const size_t lanes = hn::Lanes(d);
   size_t count = 0, i = 0;
   for (; i + lanes <= n; i += lanes) count += hn::CountTrue(d, hn::Lt(hn::LoadU(d, positions + i), below));
-  if (n >= lanes) {  // the last vector, but for what has been counted
+  if (n >= lanes) {  // the last vector, without the lanes already counted
     const auto counted = hn::FirstN(d, i + lanes - n);
     return count + hn::CountTrue(d, hn::AndNot(counted, hn::Lt(hn::LoadU(d, positions + n - lanes), below)));
   }
@@ -184,9 +185,10 @@ void add_some(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums)
   const size_t n = block.n;
   HWY_ALIGN float wide[8];
   size_t i = begin == 0 ? 0 : count_below(positions, n, begin);
-  // Values are widened together, and there is one branch for eight: most of what an element takes is to add it.
+  // Values are widened together, with one branch for eight: most of the work of an element is its addition.
   for (; i + 8 <= n && positions[i + 7] < end; i += 8) {
-    // Behind them is what the next block is decoded from. There are too many payloads for a processor to see that.
+    // The data of the next block follow. With so many payloads, the hardware prefetcher does not recognise the
+    // streams.
     hwy::Prefetch(positions + i + n);
     hwy::Prefetch(values + i + n);
     for (size_t j = 0; j < 8; j += hn::Lanes(d)) {

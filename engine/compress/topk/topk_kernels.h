@@ -20,10 +20,10 @@ struct Candidate {
 
 static_assert(sizeof(Candidate) == 2 * sizeof(uint32_t));  // as kernels load them
 
-// Blocks leave room for this many more: the scan writes a little ahead of what it keeps.
+// Buffers leave room for this many more candidates: the scan writes a little beyond those it keeps.
 inline constexpr size_t kCandidateSlack = 2;
 
-// What is kept of p when bf16(scale * p) is sent, or when nothing is.
+// The error that is kept of p if bf16(scale * p) is sent, or if nothing is sent.
 struct Errors {
   float scale, error_scale, unsent_factor;
 
@@ -40,12 +40,12 @@ struct TopkScan {
   uint32_t index;  // of the first element
   uint32_t bound;  // keeps elements whose bits of |p| are >= bound
   Errors errors;
-  Momentum momentum;  // if any, it takes the gradient's place; the next one is zero where candidates are
-  float* kept;  // or null; otherwise what is kept of every element is written there, as if all candidates were sent
+  Momentum momentum;  // if any, it replaces the gradient; the next one is zero at candidates
+  float* kept;        // or null; the errors of all elements are written there, as if all candidates were sent
   bool stream;
 };
 
-// How many candidates there are, and the largest of the bits of their |p|.
+// The number of candidates, and the largest of the bits of their |p|.
 struct Scanned {
   size_t count;
   uint32_t largest;
@@ -54,7 +54,7 @@ struct Scanned {
 // Writes candidates in ascending order. There may be n of them, plus slack.
 Scanned scan_topk(const TopkScan& block, Candidate* candidates);
 
-// Writes what is sent of candidates of a block, all of them: positions behind `first`, and scale * p as bfloat16.
+// Writes the entries of all candidates of a block: positions relative to `first`, and scale * p as bfloat16.
 struct SendAll {
   const Candidate* candidates;
   size_t n;
@@ -68,25 +68,25 @@ struct Unsent {
   const float* gradient;
   const float* residual;  // or null: p = gradient
   float factor;
-  float* errors;  // factor * p; null: only looked at
-  bool add;       // to what is there
+  float* errors;  // factor * p; null: none are written
+  bool add;       // to the values there
   size_t n;
   bool stream;
 };
 uint32_t keep_unsent(const Unsent& block);
 
-// What a payload has of a block: positions in it, and values as bfloat16.
+// The part of a payload that belongs to a block: positions in it, and values as bfloat16.
 struct TopkBlock {
   const uint16_t* positions;
   const uint16_t* values;
   uint32_t n;
 };
 
-// Whether positions ascend and are below the length of the block.
+// True if positions ascend and are below the length of the block.
 bool is_ascending(const TopkBlock& block, uint32_t length);
 
-// sums[position] += value, for the positions in [begin, end) of a block in which they ascend. `sums` has a block's, of
-// which only these are touched.
+// sums[position] += value, for the positions in [begin, end) of a block with ascending positions. `sums` has the sums
+// of the whole block, of which only those in [begin, end) are touched.
 void add_topk(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums);
 
 }  // namespace gradtune::compress

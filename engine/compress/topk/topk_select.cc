@@ -18,7 +18,7 @@ namespace {
 constexpr int kBinBits = 12;
 constexpr size_t kBins = 1 << kBinBits;
 
-// Samples are taken four at a time, since memory is read in lines.
+// Samples are taken four at a time, since memory is read in cache lines.
 constexpr int64_t kSampleGroups = 4096, kSampleGroup = 4, kElementsPerGroup = 64;
 
 using Buffer = std::array<Candidate, kBlockElements + kCandidateSlack>;
@@ -27,16 +27,16 @@ uint32_t key_of(float value) { return std::bit_cast<uint32_t>(value) & kAbsBits;
 
 int64_t pool_capacity(int64_t n, int64_t k) { return std::min(n, 4 * k + 4096); }
 
-// How far ahead of scattered loads their cache lines are asked for.
+// The distance, in iterations, at which the cache lines of scattered loads are prefetched.
 constexpr int64_t kPrefetch = 32;
 
 }  // namespace
 
-// What is known of a block.
+// The results for a block.
 struct TopkSelection::Block {
   uint32_t pool_at, pool_count;  // its candidates
   uint32_t above, ties;          // elements above and at the threshold; later: ties to be sent
-  uint32_t sent_at, sent_count;  // what it sends, in the payload
+  uint32_t sent_at, sent_count;  // the range of its sent elements in the payload
 };
 
 int64_t TopkSelection::scratch_bytes(int64_t n, int64_t k) {
@@ -103,18 +103,18 @@ TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound) const {
           .stream = false};
 }
 
-// Whether the pool has all elements that reach the bound.
+// True if the pool has all elements that reach the bound.
 bool TopkSelection::pooled(uint32_t bound) const {
   return bound >= bound_ && found_ <= static_cast<int64_t>(pool_.size());
 }
 
-// The elements of a block whose bits of |p| reach the bound, and all candidates. `buffer` may be used for them.
+// The elements of a block whose bits of |p| reach the bound, and all candidates. They may be written to `buffer`.
 std::span<const Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
   if (pooled(bound)) return pool_.subspan(blocks_[block].pool_at, blocks_[block].pool_count);
   return {buffer, scan_topk(scan_of(block, std::min(bound, bound_)), buffer).count};
 }
 
-// A bound that about 1.3 to 1.6 k elements reach, as bits of |p|; at least 1, so that zeros (there may be a great many)
+// A bound that about 1.3 to 1.6 k elements reach, as bits of |p|. It is at least 1, so that zeros, which may be many,
 // are no candidates.
 uint32_t TopkSelection::guess_bound() const {
   const int64_t groups = std::min(kSampleGroups, n_ / kElementsPerGroup);
@@ -176,8 +176,8 @@ void TopkSelection::collect(uint32_t bound) {
   });
 }
 
-// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until few enough are left.
-// Where all candidates are sent, what is below them.
+// The bits of the count-th largest |p|, by histograms of ever smaller ranges that hold it, until few enough elements
+// are left. If all candidates are sent, the largest bits below the bound.
 uint32_t TopkSelection::find_threshold() const {
   if (found_ == count_) return bound_ - 1;
   const bool guess_holds = found_ >= count_;
@@ -198,12 +198,12 @@ uint32_t TopkSelection::find_threshold() const {
   return low < high ? select(low, high, rank) : low;
 }
 
-// The rank-th largest of the bits from low to high, of which there are no more than bins.
+// The rank-th largest of the bits from low to high. There are no more of them than bins.
 uint32_t TopkSelection::select(uint32_t low, uint32_t high, uint32_t rank) const {
   std::atomic<uint32_t> count = 0;
   for_blocks(queue_, blocks(), [&](int64_t block) {
     Buffer buffer;
-    std::array<uint32_t, kBlockElements + 1> keys;  // one more, that is not counted
+    std::array<uint32_t, kBlockElements + 1> keys;  // one more, which is not counted
     uint32_t found = 0;
     for (const Candidate& candidate : candidates(block, low, buffer.data())) {
       keys[found] = key_of(candidate.value);
@@ -218,7 +218,7 @@ uint32_t TopkSelection::select(uint32_t low, uint32_t high, uint32_t rank) const
 
 void TopkSelection::count_bins(uint32_t low, uint32_t high, int shift) const {
   std::fill(bins_.begin(), bins_.end(), 0);
-  // A few tasks for each thread: every one of them has bins to clear and to add.
+  // A few tasks for each thread: every task has to clear and add up its own bins.
   const int64_t step = blocks() / (queue_.threads() == 1 ? 1 : 4 * queue_.threads()) + 1;
   for_ranges(queue_, blocks(), step, [=, this](int64_t begin, int64_t end) {
     Buffer buffer;
@@ -236,7 +236,7 @@ void TopkSelection::count_bins(uint32_t low, uint32_t high, int shift) const {
   });
 }
 
-// How many elements each block sends, how many of them are ties, and where they go.
+// Computes for each block how many elements it sends, how many of them are ties, and their place in the payload.
 void TopkSelection::divide(uint32_t threshold) {
   for_blocks(queue_, blocks(), [&](int64_t index) {
     Block& block = blocks_[index];
@@ -245,7 +245,7 @@ void TopkSelection::divide(uint32_t threshold) {
       block.above = block.pool_count;
       return;
     }
-    if (threshold == 0 && bound_ == 1) {  // ties are what is no candidate
+    if (threshold == 0 && bound_ == 1) {  // all elements that are no candidates tie
       block.above = block.pool_count;
       block.ties = static_cast<uint32_t>(std::min(n_ - index * kBlockElements, kBlockElements)) - block.above;
       return;
@@ -272,18 +272,18 @@ void TopkSelection::divide(uint32_t threshold) {
   }
 }
 
-// An element of a block, as it is sent.
+// Writes the payload entry of an element.
 void TopkSelection::send(const Candidate& candidate, uint32_t begin, uint32_t at, const Sent& sent) const {
   sent.positions[at] = static_cast<uint16_t>(candidate.index - begin);
   sent.values[at] = core::narrow_bf16(job_.scale * candidate.value);
 }
 
-// Candidates that are not sent are too many for branches to be predicted.
+// Too many candidates are not sent for branches to be predicted, so the loop over them has none.
 void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) const {
   const Block& block = blocks_[index];
   const auto begin = static_cast<uint32_t>(index * kBlockElements);
   sent.starts[index] = block.sent_at;
-  if (found_ == count_ && !adds()) {  // all of them are, as is kept already
+  if (found_ == count_ && !adds()) {  // all candidates are sent, and their errors are already right
     send_all({.candidates = pool_.data() + block.pool_at, .n = block.pool_count, .first = begin, .scale = job_.scale},
              sent.positions + block.sent_at, sent.values + block.sent_at);
     return;
@@ -313,7 +313,7 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
   }
 }
 
-// Writes what is left of an element when it is sent, or not sent after all.
+// Corrects the error and the momentum of an element that the scan misjudged.
 void TopkSelection::keep(const Candidate& candidate, bool is_sent) const {
   if (banks()) {
     const float p = candidate.value;
@@ -324,7 +324,7 @@ void TopkSelection::keep(const Candidate& candidate, bool is_sent) const {
   }
 }
 
-// Adds the error of a block to the next residual: of what lies between its sent elements, which have theirs.
+// Adds the errors of a block's elements that are not sent to the next residual. Sent elements have theirs already.
 void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {

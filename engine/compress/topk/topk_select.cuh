@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels that select the largest elements: the bound, the candidates that reach it, and the threshold among them
-// (topk.cu says how they work together).
+// (topk.cu describes how they work together).
 #pragma once
 
 #include "engine/compress/cuda/frames.cuh"
@@ -21,12 +21,12 @@ constexpr uint32_t kBins = 2048;
 __device__ __forceinline__ int shift_of(int round) { return round == 0 ? 20 : round == 1 ? 10 : 0; }
 
 struct State {
-  uint32_t bound;      // that candidates reach
-  uint32_t found;      // so many do
+  uint32_t bound;      // of candidates
+  uint32_t found;      // number of candidates
   uint32_t largest;    // bits of the largest |p| of candidates
-  uint32_t threshold;  // what is above is sent, and of those at it some
+  uint32_t threshold;  // elements above it are sent, and some of those at it
   uint32_t rank;       // of the threshold, among those that have its digits so far
-  uint32_t count;      // is sent
+  uint32_t count;      // number of sent elements
   float decay;         // of the momentum
   uint32_t steps;
   bool carried;  // the bound
@@ -79,7 +79,7 @@ __device__ __forceinline__ float error_of_sent(const TopkJob& job, float p) {
 
 // --- The bound.
 
-// Bins from the highest down, of which each thread has some that follow one another.
+// Bins from the highest down. Each thread has some that follow one another.
 template <int kCount>
 struct Descending {
   static constexpr int kEachBin = kCount / static_cast<int>(kThreads);
@@ -101,7 +101,7 @@ __device__ __forceinline__ int64_t first_of_group(int64_t group, int64_t groups,
   return begin + static_cast<int64_t>(__umul64hi(z, static_cast<uint64_t>(end - begin)));
 }
 
-// By a block of threads: the bound that a sample says, which all of them write to `bound`.
+// Estimates a bound from a sample and writes it to `bound`. One block of threads.
 __device__ __forceinline__ void guess_bound(const TopkJob& job, float decay, Sample& sample, uint32_t* bound) {
   const int64_t most = job.of.n / kElementsPerGroup, groups = most < kSampleGroups ? most : kSampleGroups;
   for (int bin = static_cast<int>(threadIdx.x); bin < kSampleBins; bin += kThreads) sample.bins[bin] = 0;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void guess_bound(const TopkJob& job, float decay, Sam
   }
 }
 
-// Reads what was carried.
+// Reads the carried state, and estimates a bound if none is carried.
 struct Begin {
   using Job = TopkJob;
 
@@ -174,7 +174,7 @@ struct Begin {
   }
 };
 
-// A carried bound that less than half of k elements reach is too high.
+// Replaces a carried bound that is too high: fewer than half of k elements reach it.
 struct Check {
   using Job = TopkJob;
 
@@ -191,13 +191,15 @@ struct Check {
 
 // --- Candidates.
 
-// Places of what threads keep of a chunk, ascending by element: threads have their elements in quads a step apart.
+// The places of the elements that threads keep of a chunk, ascending by element. The quads of a thread are a step
+// apart.
 struct Places {
-  uint32_t counts[kQuads * kWarps];  // of a warp in a step; then those before it
+  uint32_t counts[kQuads * kWarps];  // of a warp in a step; later the sum of all before it
   uint32_t base, total;
 };
 
-// The number of a thread's own in each quad, as 8 bits each, to what is kept before them in the chunk.
+// Computes from `own`, the number of elements that a thread keeps in each quad, how many are kept before them in the
+// chunk. Numbers of a warp fit 8 bits, so four are packed into a word.
 __device__ __forceinline__ void find_places(const uint32_t (&own)[kQuads], Places& places, uint32_t (&before)[kQuads]) {
   const unsigned lane = lane_of_warp();
   static_assert(kQuads == 8 && kQuads * kWarps == 64);
@@ -224,7 +226,8 @@ __device__ __forceinline__ void find_places(const uint32_t (&own)[kQuads], Place
   for (int g = 0; g < kQuads; ++g) before[g] += places.counts[g * kWarps + warp_of_block()];
 }
 
-// p of a thread's elements of a chunk; what is behind the last one is 0. Momentum is written where it is kept.
+// Loads p of a thread's elements of a chunk; p behind the last element is 0. `momentum` is written if momentum is
+// kept.
 template <bool kWhole>
 __device__ __forceinline__ void load_chunk(const TopkJob& job, float decay, int64_t first, Quad (&p)[kQuads],
                                            Quad (&momentum)[kQuads]) {
@@ -279,7 +282,7 @@ struct Collect {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint32_t key = key_of(p[g].at[j]);
-        const bool is_candidate = key >= bound;  // which is not 0
+        const bool is_candidate = key >= bound;  // and the bound is not 0
         own[g] += is_candidate ? 1 : 0;
         if (is_candidate && key > largest) largest = key;
         missed.at[j] = is_candidate ? error_of_sent(job, p[g].at[j]) : error_of_unsent(job, p[g].at[j]);
@@ -314,7 +317,7 @@ struct Collect {
 
 // --- The threshold.
 
-// What there is to be found; one thread.
+// Decides whether the threshold is known or has to be searched for. One thread.
 struct Decide {
   using Job = TopkJob;
 
@@ -342,7 +345,7 @@ struct Decide {
   }
 };
 
-// Calls visit(key) for what may have the threshold, of a chunk.
+// Calls visit(key) for all elements of a chunk that may be at the threshold.
 template <class Visit>
 __device__ __forceinline__ void for_keys(const TopkJob& job, uint32_t chunk, bool in_all, const Visit& visit) {
   if (in_all) {
@@ -382,7 +385,7 @@ struct CountDigits {
   }
 };
 
-// The bin of the rank; one block of threads.
+// Finds the bin that has the rank. One block of threads.
 template <int kRound>
 struct PickDigit {
   using Job = TopkJob;

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The selection of `topk` and its relatives: the k elements of the largest |p|, of equal ones those with the lower
-// index, ascending. The same result for every number of threads. Internal to engine/compress.
+// The selection of `topk` and its relatives: the k elements of the largest |p|, ascending by index. Ties go to the
+// lower index. The result is the same for every number of threads. Internal to engine/compress.
 //
-// One pass over memory, where all goes well. A bound that a little more than k elements should reach is guessed from a
-// sample; the pass puts aside the candidates, those that reach the bound, and writes the error of every element as if
-// they were what is sent. All else (threshold by a histogram of |p|, counts, payload, errors of candidates that are not
-// sent) touches candidates only. When the guess was wrong, or too many elements are equal, blocks are scanned again
-// instead: slower, the same result.
+// The usual case takes one pass over memory. A bound that a little more than k elements should reach is guessed from
+// a sample. The pass collects the candidates, which reach the bound, and writes the error of every element as if
+// exactly the candidates were sent. All other work touches candidates only: threshold by a histogram of |p|, counts,
+// payload, and errors of candidates that are not sent. If the guess was wrong, or too many elements are equal, blocks
+// are scanned again instead, which is slower and gives the same result.
 //
-// A bound that is carried from step to step needs no sample, and then fewer than k will do, as long as they are at
-// least half as many: all that reach it are sent, and there is no threshold to be found. So it aims a little below k.
-// Where there are fewer, a sample is taken after all.
+// A bound that is carried from step to step needs no sample. With it fewer than k elements suffice, if they are at
+// least half as many: all elements that reach it are sent, and no threshold has to be found. So the bound aims a
+// little below k. If even fewer reach it, a sample is taken after all.
 #pragma once
 
 #include <array>
@@ -31,30 +31,31 @@ class TopkSelection {
  public:
   static int64_t scratch_bytes(int64_t n, int64_t k);
 
-  // What the step before left.
+  // The state that the previous step left.
   struct Carried {
     uint32_t bound = 0;  // as bits of |p|; 0: none
-    Momentum momentum;   // if any, it takes the gradient's place, and the next one is zero where it is sent
+    Momentum momentum;   // if any, it replaces the gradient, and the next one is zero at sent elements
   };
 
   // 0 < k <= n.
   TopkSelection(const Encode& job, int64_t k, const Carried& carried, HostQueue& queue);
 
-  // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it;
-  // positions in their block; and scale * p as bfloat16, whose rounding is part of the error.
+  // The destination of the k elements, in ascending order. `starts` has for each block of kBlockElements the number
+  // of elements sent before it; `positions` are relative to their block. `values` are scale * p as bfloat16, whose
+  // rounding is part of the error.
   struct Sent {
     uint32_t* starts;
     uint16_t* positions;
     uint16_t* values;
   };
 
-  // Writes these and the next residual. False when a value or an error is not finite.
+  // Writes these and the next residual. False if a value or an error is not finite.
   bool run(const Sent& sent);
 
-  // How many were sent: k, or fewer by a carried bound.
+  // The number of sent elements: k, or fewer by a carried bound.
   int64_t count() const { return count_; }
 
-  // To be carried: a little fewer than k elements should reach it, if the next step is like this one.
+  // The bound to carry: a little fewer than k elements should reach it if the next step is like this one.
   uint32_t next_bound() const;
 
  private:
@@ -91,9 +92,9 @@ class TopkSelection {
   Block* blocks_;
   std::span<uint32_t> bins_;
 
-  uint32_t bound_ = 1;              // that candidates reach, as bits of |p|
-  uint32_t threshold_ = 0;          // that elements reach that are sent
-  std::atomic<int64_t> found_ = 0;  // candidates; the pool is of use when they all fitted
+  uint32_t bound_ = 1;              // of candidates, as bits of |p|
+  uint32_t threshold_ = 0;          // of sent elements
+  std::atomic<int64_t> found_ = 0;  // candidates; the pool is usable if all of them fit
   Largest largest_;                 // among them
 };
 
