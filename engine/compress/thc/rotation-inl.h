@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products with the Hadamard matrix H of order 1024, whose entries are 1 and -1: of numbers, and of sums of codes. They
-// are made of sums and differences of elements that are 1, 2, 4 ... 512 apart: those up to 128 in groups of 256, which
-// fit the registers of some processors, and the last two as what is made of them is handed on. So much is stored only
-// once between. Compiled once per target by Highway, as simd-inl.h is.
+// Products of numbers, and of sums of codes, with the Hadamard matrix H of order 1024, whose entries are 1 and -1.
+// They consist of sums and differences of elements that are 1, 2, 4 ... 512 apart. Strides up to 128 are processed in
+// groups of 256, which fit the registers of some processors. The last two strides are processed as the results are
+// handed on, so values are stored only once in between. Compiled once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_
@@ -26,22 +26,22 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 inline constexpr size_t kOrder = kRotated, kInGroup = kOrder / 4;
 
-// --- Sums and differences. They are the same for every size of vectors: those of strides 1, 2, 4 and so on, one after
-// the other.
+// --- Sums and differences. They are the same for every vector size: strides 1, 2, 4 and so on are processed one
+// after the other.
 
-// Of elements that are `kStride` apart, kStride smaller than a vector.
+// The sums and differences of elements that are `kStride` apart; kStride is smaller than a vector.
 template <size_t kStride, class D>
 HWY_INLINE hn::Vec<D> butterfly(D d, hn::Vec<D> v) {
   constexpr int kLog = std::countr_zero(kStride);
   const hn::RebindToUnsigned<D> du;
   const auto swapped = exchange<kStride>(d, v);
-  // Where the bit of the stride is set it is what stands before minus this. A product by 1 or -1 is exact.
+  // Lanes with the bit of the stride set get the element before minus their own. A product by 1 or -1 is exact.
   const auto is_second = hn::ShiftLeft<31>(hn::ShiftRight<kLog>(hn::Iota(du, 0)));
   const auto factor = hn::BitCast(d, hn::Xor(hn::BitCast(du, hn::Set(d, 1.0F)), is_second));
   return hn::MulAdd(v, factor, swapped);
 }
 
-// Of all strides that are smaller than a vector.
+// Processes all strides that are smaller than a vector.
 template <class D>
 HWY_INLINE hn::Vec<D> transform_lanes(D d, hn::Vec<D> v) {
   constexpr size_t kLanes = hn::MaxLanes(D());
@@ -52,7 +52,7 @@ HWY_INLINE hn::Vec<D> transform_lanes(D d, hn::Vec<D> v) {
   return v;
 }
 
-// Of a stride and of twice that, from a vector in each of four places.
+// Processes a stride and twice that stride, for one vector at each of four places.
 template <class V>
 HWY_INLINE void transform_four(V& a, V& b, V& c, V& e) {
   const V ab = hn::Add(a, b), a_b = hn::Sub(a, b), ce = hn::Add(c, e), c_e = hn::Sub(c, e);
@@ -64,7 +64,7 @@ HWY_INLINE void transform_four(V& a, V& b, V& c, V& e) {
 
 using RotatedFloats = hn::CappedTag<float, 16>;
 
-// Vectors that follow one another.
+// Four consecutive vectors.
 struct Four {
   hn::Vec<RotatedFloats> a, b, c, e;
 
@@ -79,7 +79,7 @@ struct Four {
   }
 };
 
-// The strides of a vector to 128, of a group that is 16 vectors.
+// Processes the strides from a vector to 128, for a group of 16 vectors.
 HWY_INLINE void finish_group(Four a, Four b, Four c, Four e, float* x) {
   transform_four(a.a, b.a, c.a, e.a);
   transform_four(a.b, b.b, c.b, e.b);
@@ -91,7 +91,8 @@ HWY_INLINE void finish_group(Four a, Four b, Four c, Four e, float* x) {
   e.store(x + 192);
 }
 
-// Of x with the strides up to 128, hands to(d, i, y) vectors of H y from element i on: four of them, a group apart.
+// Processes the last two strides of x, in which those up to 128 are done. Calls to(d, i, y) with vectors of H y from
+// element i on: four of them, a group apart.
 template <class To>
 HWY_INLINE void transform_groups(const float* x, const To& to) {
   const RotatedFloats d;
@@ -106,7 +107,7 @@ HWY_INLINE void transform_groups(const float* x, const To& to) {
   }
 }
 
-// The strides up to those of four vectors.
+// Processes the strides within four vectors.
 template <class From>
 HWY_INLINE Four four_from(const From& from, size_t i) {
   const RotatedFloats d;
@@ -117,7 +118,7 @@ HWY_INLINE Four four_from(const From& from, size_t i) {
   return v;
 }
 
-// The strides up to 128 of the group from `begin` on, in x.
+// Processes the strides up to 128 of the group from `begin` on, and stores it in x.
 template <class From>
 HWY_INLINE void transform_group(const From& from, size_t begin, float* x) {
   const RotatedFloats d;
@@ -149,7 +150,7 @@ HWY_INLINE void transform_group(const From& from, size_t begin, float* x) {
   }
 }
 
-// Hands to(d, i, H y) vectors from element i on, where from(d, i) are those of y.
+// Calls to(d, i, v) with the vectors v of H y from element i on; from(d, i) returns those of y.
 template <class From, class To>
 HWY_INLINE void transform(const From& from, const To& to) {
   HWY_ALIGN float x[kOrder];
@@ -157,13 +158,14 @@ HWY_INLINE void transform(const From& from, const To& to) {
   transform_groups(x, to);
 }
 
-// --- Of codes.
+// --- Products with sums of codes.
 
-// The codes of a block in each payload. Sums of as many, and of these over the block, are exact in fp32 and in 32 bits.
+// The codes of a block in each payload. Sums over this many payloads, and the sums of these over the block, are exact
+// in fp32 and in 32 bits.
 struct BlockCodes {
   static constexpr size_t kMost = 64;
   std::span<const std::span<const std::byte>> payloads;
-  size_t at;  // where in them
+  size_t at;  // offset in each payload
 
   HWY_INLINE const uint8_t* of(size_t payload) const {
     return reinterpret_cast<const uint8_t*>(payloads[payload].data()) + at;
@@ -172,8 +174,8 @@ struct BlockCodes {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
-// Of 64 codes four vectors: lane l of the first has the sum of codes 4 l to 4 l + 3, of the others what the strides 1
-// and 2 make of them. Products with 1 and -1 whose sums are wider make a stride each.
+// Adds up 64 codes of all payloads into four vectors. Lane l of the first has the sum of codes 4 l to 4 l + 3; the
+// others have the results of strides 1 and 2. Each widening product with 1 and -1 processes one stride.
 HWY_INLINE Four code_sums(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
   const hn::Full512<uint8_t> d8;
   const auto pluses = _mm512_set1_epi16(0x0101), signs = _mm512_set1_epi16(static_cast<int16_t>(0xff01));
@@ -192,7 +194,7 @@ HWY_INLINE Four code_sums(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>
           {_mm512_cvtepi32_ps(_mm512_madd_epi16(differences, wide_signs))}};
 }
 
-// Vectors change places with lanes of their blocks of 128 bits.
+// Exchanges vectors with lanes of their blocks of 128 bits.
 HWY_INLINE void exchange_lanes(Four& v) {
   const RotatedFloats d;
   const hn::RepartitionToWide<decltype(d)> d64;
@@ -206,7 +208,7 @@ HWY_INLINE void exchange_lanes(Four& v) {
   v.e = hn::BitCast(d, hn::InterleaveUpper(d64, ab_upper, ce_upper));
 }
 
-// And with these blocks.
+// Exchanges vectors with these blocks.
 HWY_INLINE void exchange_blocks(Four& v) {
   using V = hn::Vec<RotatedFloats>;
   const auto even = [](V a, V b) HWY_ATTR { return V{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)}; };
@@ -218,8 +220,9 @@ HWY_INLINE void exchange_blocks(Four& v) {
   v.e = odd(ab_odd, ce_odd);
 }
 
-// The strides up to 32 of 64 sums of codes: those of 4 and 8 where the vectors are exchanged with the lanes that have
-// them, those of 16 and 32 alike, which brings the others to where lanes have them.
+// Processes the strides up to 32 of 64 sums of codes. For strides 4 and 8 the vectors are exchanged with the lanes
+// that have them; for strides 16 and 32 with the blocks. The second exchange also brings the other elements to their
+// final lanes.
 HWY_INLINE Four four_of_codes(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
   auto v = code_sums(codes, i, largest);
   exchange_lanes(v);
@@ -229,7 +232,8 @@ HWY_INLINE Four four_of_codes(const BlockCodes& codes, size_t i, hn::Vec512<uint
   return v;
 }
 
-// Hands to(d, i, H c) vectors from element i on, where c are sums of codes; returns whether no code is above `most`.
+// Calls to(d, i, v) with the vectors v of H c from element i on, where c are sums of codes. Returns true if no code
+// is above `most`.
 template <class To>
 HWY_INLINE bool transform_codes(const BlockCodes& codes, uint8_t most, const To& to) {
   const hn::Full512<uint8_t> d8;

@@ -2,19 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // THC (Li et al.: THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression; NSDI 2024),
-// uniform: small integers that a collective adds up as they are; the sum is decoded once, whatever the number of ranks.
-// Each block of 1024 elements is rotated at random, on all ranks alike, which spreads it evenly over its coordinates;
-// these are clamped to [-t, t] and rounded, at random and without bias, to one of levels + 1 values between. t is a
-// multiple of the block's norm, of the largest of all ranks: that is what the first round agrees on, by a maximum.
-// Error feedback keeps what was clamped and rounded away.
+// uniform. It sends small integers that a collective adds up as they are; the sum is decoded once, whatever the
+// number of ranks. Each block of 1024 elements is rotated at random, on all ranks alike, which spreads it evenly over
+// its coordinates. The coordinates are clamped to [-t, t]. They are rounded, at random and without bias, to one of
+// levels + 1 values in between. The limit t is a multiple of the largest norm of the block among all ranks. The ranks
+// agree on this norm in the first round, by a maximum. Error feedback keeps the error of clamping and rounding.
 //
-// The sum of codes has to fit a byte: levels * ranks <= 255. More levels make steps finer, and t larger with them: what
-// is clamped falls as fast as what is rounded.
+// The sum of codes has to fit a byte: levels * ranks <= 255. More levels make steps finer and t larger: the error of
+// clamping falls as fast as the error of rounding.
 //
-// Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last
-// block. Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode
-// 5. One rotation of numbers by encode, 10 additions an element, and one of codes by decode, and by encode for the
-// errors: of small integers, whose first sums several fit into an instruction.
+// Payloads: round 0 has the fp32 norm of each block. Round 1 has a byte for each element, and the last block is
+// filled up to 1024. Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next
+// residual; decode 5. Encode rotates numbers once, with 10 additions an element. Decode rotates codes once, and so
+// does encode for the errors. Codes are small integers, so one instruction computes several of their first sums.
 //
 // Accuracy: tests/bench/results/README.md.
 #include <algorithm>
@@ -37,7 +37,7 @@ int64_t block_count(int64_t n) { return (n + kRotated - 1) / kRotated; }
 
 int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * block_count(n) : kRotated * block_count(n); }
 
-// Of the elements from that position on.
+// The signs of the elements from that position on.
 RotationSigns signs_of(const Random& random, int64_t element) {
   RotationSigns signs;
   shared_random_of(random, {element, kSharedWords, signs.size() / kSharedWords}, signs.data());
@@ -141,7 +141,7 @@ class Thc final : public HostCompressor {
     return std::span(blocks).first(count);
   }
 
-  // The first sum that is larger than any can be.
+  // Finds the first sum that is larger than any valid one.
   Rejection bad_sum(const Decode& job) const {
     const int most = levels_ * job.summed;
     for (size_t p = 0; p < job.payloads.size(); ++p) {
@@ -157,8 +157,8 @@ class Thc final : public HostCompressor {
     return {};
   }
 
-  // A coordinate of the rotated block is about normally distributed, with norm / 32 as its standard deviation, of which
-  // t is a multiple: exact arithmetic, since all ranks must come to the same.
+  // A coordinate of the rotated block is about normally distributed with a standard deviation of norm / 32, and t is
+  // a multiple of that. The arithmetic is exact, since all ranks must get the same result.
   ThcLevels levels_of(const Work& work, int64_t element) const {
     const float norm = reinterpret_cast<const float*>(work.round_memory)[element / kRotated];
     const float clamp = norm * ((2 + static_cast<float>(levels_) / 64) / 32);
@@ -171,7 +171,7 @@ class Thc final : public HostCompressor {
   int levels_;
 };
 
-constexpr double kLevels[] = {60, 30, 15};  // of which 4, 8 and 17 ranks are the most
+constexpr double kLevels[] = {60, 30, 15};  // for at most 4, 8 and 17 ranks
 
 }  // namespace
 

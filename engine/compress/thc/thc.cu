@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `thc` on a device: a warp has a block of 1024 elements in registers, 32 to a lane, and rotates it there: sums and
-// differences of elements that are 1 and 2 apart are in a lane, those 4 to 64 apart in two lanes, and those 128 to 512
-// apart in a lane again; one after the other, as on the host. Each round reads its elements once.
+// `thc` on a device. A warp holds a block of 1024 elements in registers, 32 to a lane, and rotates it there. Sums and
+// differences of elements that are 1 and 2 apart are within a lane, those 4 to 64 apart take two lanes, and those 128
+// to 512 apart are within a lane again. They are computed one after the other, as on the host. Each round reads its
+// elements once.
 #include <cfloat>
 
 #include "engine/compress/cuda/device_compressor.h"
@@ -16,7 +17,7 @@ namespace gradtune::compress::cuda {
 namespace {
 
 constexpr int kQuads = kRotated / 128;  // of a lane
-constexpr float kNorm = 1.0F / 32;      // before the sums, which then do not overflow
+constexpr float kNorm = 1.0F / 32;      // applied before the sums, so that they do not overflow
 
 int64_t block_count(int64_t n) { return blocks_of(n, kRotated); }
 
@@ -42,7 +43,7 @@ struct WriteNorms {
   }
 };
 
-// The largest of all ranks.
+// The largest norms of all ranks.
 struct LargestNorms {
   struct Job {
     Sums sums;
@@ -63,7 +64,7 @@ struct LargestNorms {
   }
 };
 
-// --- Codes are bytes, and payloads begin anywhere.
+// --- Codes. They are bytes, and payloads may begin at any address.
 inline bool begins_words(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 4 == 0; }
 
 __device__ __forceinline__ uint32_t load_four(const std::byte* from, bool aligned) {
@@ -121,7 +122,7 @@ __device__ __forceinline__ void transform(Rotated& x) {
   }
 }
 
-// The changes of signs of a block: of each lane those of its four elements in quad g, as its lowest bits.
+// The sign changes of a block. The lowest bits of of(g) are those of the lane's four elements in quad g.
 struct Signs {
   uint32_t own;  // the lane's word: number 4 * (lane % 8) + lane / 8
 
@@ -142,7 +143,7 @@ __device__ __forceinline__ float change_sign(uint32_t signs, int j, float value)
   return __uint_as_float(__float_as_uint(value) ^ (signs >> j & 1) << 31);
 }
 
-// What codes stand for (levels_of of thc.cc).
+// The values of codes (levels_of of thc.cc).
 struct Levels {
   float low, unit;
 
@@ -155,7 +156,7 @@ struct Levels {
   }
 };
 
-// Rotates sums of codes back, of `ranks` ranks.
+// Rotates the sums of the codes of `ranks` ranks back.
 __device__ __forceinline__ void values_of_codes(Rotated& x, const Levels& levels, double ranks) {
   transform(x);
   const float unit = levels.unit * kNorm;
@@ -165,7 +166,7 @@ __device__ __forceinline__ void values_of_codes(Rotated& x, const Levels& levels
 #pragma unroll
     for (int j = 0; j < 4; ++j) x.at[g].at[j] *= unit;
   }
-  // The product of the matrix with what is the same for all elements is where its first column is.
+  // A constant added to all elements changes only the first element of the product with the matrix.
   if (lane_of_warp() == 0) {
     const double lows = kRotated * kNorm * ranks * levels.low;
     x.at[0].at[0] = static_cast<float>(double{sum} * unit + lows);
@@ -251,7 +252,7 @@ struct DecodeCodes {
     int64_t blocks;
     Philox philox;
     int levels, summed;
-    int64_t aligned;  // whether all payloads are, to words
+    int64_t aligned;  // true if all payloads are, to words
   };
 
   static __device__ void run(const Job& job, uint32_t block_of_grid) {
@@ -294,7 +295,7 @@ struct DecodeCodes {
       if (largest > most) tell_rejected(sums.verdict, sums.first + p);
     };
     uint32_t p = 0;
-    for (; p + 2 <= sums.count; p += 2) {  // both are asked for before the first is used
+    for (; p + 2 <= sums.count; p += 2) {  // both are loaded before the first is used
       const Four one = load_payload(p), other = load_payload(p + 1);
       add(p, one);
       add(p + 1, other);

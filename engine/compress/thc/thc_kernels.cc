@@ -21,11 +21,11 @@ HWY_INLINE hn::Vec<D> change_signs(D d, const RotationSigns& signs, size_t i, hn
   return hn::IfThenElse(changes, hn::Neg(v), v);
 }
 
-// Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
+// A factor applied before the sums, so that they do not overflow. It is a power of two, so nothing is rounded.
 constexpr float kNorm = 1.0F / 32;
 
-// Hands to(d, i, values) the rotated values of codes, each the sum of those of `summed` ranks, from element i of a
-// block on; returns whether there are no larger ones than there can be.
+// Calls to(d, i, values) with the rotated values of codes from element i of a block on. Each code is the sum of those
+// of `summed` ranks. Returns true if no code is larger than a valid one.
 template <class To>
 HWY_INLINE bool decode_block(const BlockCodes& codes, const ThcLevels& levels, int summed, const To& to) {
   const float unit = levels.unit * kNorm;
@@ -33,8 +33,8 @@ HWY_INLINE bool decode_block(const BlockCodes& codes, const ThcLevels& levels, i
   return transform_codes(codes, most, [&](auto d, size_t i, auto sums) HWY_ATTR {
     auto value = hn::Mul(sums, hn::Set(d, unit));
     if (i == 0) {
-      // The product of H with what is the same for all elements is where its first column is. Both sums may be too
-      // large for fp32 where their difference is not.
+      // A constant added to all elements changes only the first element of the product with H. Both sums may be too
+      // large for fp32 although their difference is not.
       const auto ranks = static_cast<double>(codes.payloads.size()) * summed;
       const double lows = kOrder * kNorm * ranks * levels.low;
       const auto first = static_cast<float>(double{hn::GetLane(sums)} * unit + lows);
@@ -53,7 +53,7 @@ HWY_INLINE void write_codes(const EncodeRun of, const ThcBlock& shared, const ui
   }
   const float per_unit = 1 / levels.unit, scale = of.scale * kNorm;
   const auto rotated = [&](auto d, size_t i) HWY_ATTR {
-    // The block after the next one: half of it here, half below, so that memory is asked all the time.
+    // Prefetches the block after the next one: half of it here, half below, so that memory is always busy.
     prefetch_p_far(d, of.gradient, of.residual, 2 * kOrder + i / 2);
     return change_signs(d, shared.signs, i, hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, scale)));
   };
@@ -70,10 +70,11 @@ HWY_INLINE void write_codes(const EncodeRun of, const ThcBlock& shared, const ui
   transform(rotated, quantise);
 }
 
-// Those of a block of at most kOrder elements, and its errors where they are kept: `error` has room for a whole one.
+// Writes the codes of a block of at most kOrder elements, and its errors if they are kept. `error` has room for a
+// whole block.
 HWY_INLINE void encode_block(const EncodeRun& block, const ThcBlock& shared, const uint16_t* random, uint8_t* codes,
                              float* error) {
-  EncodeRun of = block;  // what the compiler keeps in registers no store can change
+  EncodeRun of = block;  // a copy, which the compiler may keep in registers across stores
   HWY_ALIGN float padded[kOrder];
   if (of.n < kOrder) {
     for_vectors(of.n,

@@ -22,7 +22,7 @@ inline constexpr int64_t kRotated = 1024;
 // A set bit changes the sign of an element.
 using RotationSigns = std::array<uint32_t, kRotated / 32>;
 
-// What codes 0 ... levels stand for: low + code * unit, from low to -low. With unit == 0 all of them stand for zero.
+// The values of codes 0 ... levels: low + code * unit, from low to -low. With unit == 0 all of them are zero.
 struct ThcLevels {
   float low = 0, unit = 0;
   int levels = 1;
@@ -31,7 +31,7 @@ struct ThcLevels {
 // The Euclidean norm of gradient + residual.
 double norm_of(const float* gradient, const float* residual, size_t n);
 
-// What all ranks know of a block.
+// The data of a block that all ranks share.
 struct ThcBlock {
   RotationSigns signs;
   ThcLevels levels;
@@ -49,14 +49,14 @@ void encode_thc(const EncodeRun& run, const ThcTarget& to);
 struct ThcDecode {
   std::span<const std::span<const std::byte>> payloads;  // sums of codes
   size_t codes_at;                                       // of this run, in bytes from the start of each payload
-  int summed;                                            // how many codes each is the sum of
+  int summed;                                            // number of codes in each sum
   std::span<const ThcBlock> blocks;                      // of the run, whole ones but for the last
   float* out;
   size_t n;
   bool accumulate;
   bool stream;
 };
-// False where a sum of codes is larger than any can be; `out` then holds garbage.
+// False if a sum of codes is larger than a valid one; `out` then holds garbage.
 bool decode_thc(const ThcDecode& run);
 
 }  // namespace gradtune::compress
