@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kLow = 0xffffffff;
 
-// Sorts by the upper half of each key, stable: by so many bits at a time, as often as the largest one takes.
+// Sorts by the upper half of each key, stable. Each pass sorts by kBits bits; the largest key determines the number
+// of passes.
 template <int kBits>
 void sort_keys_by(RowScratch& scratch, int64_t most) {
   constexpr uint64_t kMask = (1U << kBits) - 1;
@@ -32,7 +33,7 @@ void sort_keys_by(RowScratch& scratch, int64_t most) {
   }
 }
 
-// Few keys take less time than many counters.
+// A few keys are sorted faster than many counters are cleared.
 void sort_keys(RowScratch& scratch, int64_t most) {
   scratch.keys.size() < 4096 ? sort_keys_by<7>(scratch, most) : sort_keys_by<11>(scratch, most);
 }
@@ -96,7 +97,7 @@ void collect_dense(const float* matrix, int64_t width, const core::RowOrder& ord
 bool has_repeated(std::span<const int64_t> rows, int64_t most, RowScratch& scratch) {
   core::check(rows.size() <= kLow, "a gradient lists fewer than 2^32 rows");
   scratch.keys.resize(rows.size());
-  // Of a number that is no row's some bits are enough: it is an error anyhow.
+  // A number that is no row of the matrix may lose bits here: it is an error anyway.
   for (size_t i = 0; i < rows.size(); ++i) scratch.keys[i] = static_cast<uint64_t>(rows[i]) << 32;
   sort_keys(scratch, std::min(most, core::RowOrder::kMostRows));
   return std::ranges::adjacent_find(scratch.keys) != scratch.keys.end();

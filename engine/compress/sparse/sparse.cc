@@ -5,18 +5,21 @@
 //   rows    a row of the matrix. Embeddings are updated by rows.
 //   coo     an element, as in most sparse formats.
 //   blocks  a run of so many elements, as in OmniReduce (Fei et al., SIGCOMM 2021).
-// A unit is kept when any bit of it is set, so -0 and NaN are. A payload holds values in one of three forms, the
-// one that takes least, so none is larger than the gradient:
-//   dense   all
-//   list    those at ascending positions of 32 bits
-//   bitmap  those of the bits that are set: a bit for each position. Of shards of permuted rows (core::RowOrder)
-//           this is Zen's hash bitmap (OSDI 2025, section 4): over all shards a bit for each row, whatever their number
+// A unit is kept if any bit of it is set, so -0 and NaN are kept.
 //
-// Payload: header (count = used bytes / 16); {units that are there, form, width, 0}; of a list its positions; of a
-// bitmap how many units there are before each run of them, and the bits; the values. What is behind is left as it was.
+// A payload holds values in the smallest of three forms, so it is never larger than the gradient.
+//   `dense`   has all values.
+//   `list`    has the values at listed positions, which ascend and have 32 bits each.
+//   `bitmap`  has a bit for each position, and the values at the set bits. For shards of permuted rows
+//             (core::RowOrder) this is Zen's hash bitmap (OSDI 2025, section 4). All shards together have one bit for
+//             each row, whatever the number of shards.
 //
-// Bytes moved per element: encode reads 4 twice, the second time of what is sent alone; decode writes 4 and reads what
-// was sent. Of lists of rows only what is listed is read and written.
+// Payload: header (count = used bytes / 16); {number of kept units, form, width, 0}. A list then has its positions. A
+// bitmap has the number of kept units before each run of units, and the bits. The values follow. Bytes behind them are
+// left as they were.
+//
+// Bytes moved per element: encode reads 4 twice, the second time only for sent units. Decode writes 4 and reads the
+// sent values. For lists of rows only listed rows are read and written.
 #include <fmt/format.h>
 
 #include <array>
@@ -32,7 +35,7 @@
 namespace gradtune::compress {
 namespace {
 
-// All |results|, of which the largest has these bits.
+// Writes scaled values; returns the bits of the largest |result|.
 uint32_t write_scaled(EncodeRun run, int64_t begin, int64_t end, float* to, bool stream = false) {
   run.gradient += begin;
   run.residual = offset(run.residual, begin);
@@ -135,7 +138,7 @@ class Sparse final : public HostCompressor, public RowCodec {
  private:
   int64_t width_of(int64_t row) const { return unit_width(grain_, spec(), row); }
 
-  // All but index and values.
+  // Writes all of the payload except index and values.
   void write_frame(std::span<std::byte> payload, const SparseShape& shape, const SparseLayout& layout,
                    uint32_t count) const {
     write_header(payload, id_, shape.n, layout.bytes / kUsedUnit);
@@ -176,7 +179,7 @@ void Sparse::encode_rows(const EncodeRows& job, HostQueue& /*queue*/) const {
                                 .payload = {},
                                 .scratch = {}},
                                0, 0);
-  // A row that is listed is there, whatever it holds; of its parts only those that are not zero.
+  // A listed row counts as kept, whatever it holds; its parts count only if they are nonzero.
   const auto for_units = [&](const auto& body) {
     for (int64_t k = 0; k < listed; ++k) {
       const int64_t unit = (int64_t{rows.at[static_cast<size_t>(k)]} - rows.first) * in_row;

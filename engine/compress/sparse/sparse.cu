@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `rows`, `coo` and `blocks` on a device, of gradients that lie there in full. One launch finds which units are there,
-// a block of threads counts them and chooses the form, and a last launch writes: it reads again what is sent alone.
-// Decode reads what was sent, and finds its place in a list of positions by searching.
+// `rows`, `coo` and `blocks` on a device, for gradients that are laid out in full. The first launch finds the units
+// to keep. Then a block of threads counts them and chooses the form. The last launch writes, and reads only the sent
+// units again. Decode reads the sent values, and finds its place in a list of positions by searching.
 //
-// A block of threads has a tile of units: those of some 8192 elements, in decode of 4096, whose sums are in shared
-// memory. A unit that is wider than that has several tiles in decode.
+// A block of threads processes a tile of units with about 8192 elements. In decode a tile has 4096 elements, whose
+// sums are in shared memory. A unit that is wider than that has several tiles in decode.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/sparse/sparse_units.cuh"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int kTile = kBlockElements, kSumTile = 4096;  // elements
 constexpr uint32_t kFewestUnits = 8;                    // whose bits are a byte of their own
 
-// What was found.
+// The result of the search.
 struct State {
   SparseLayout layout;
   int64_t count;
@@ -27,12 +27,12 @@ struct EncodeJob {
   Tiling tiling;
   std::byte* payload;
   State* state;
-  uint32_t* tiles;  // how many units of each are there, then how many there are before it
+  uint32_t* tiles;  // number of kept units in each tile, later before it
   uint8_t* bits;
   uint32_t id, tile_count;
 };
 
-// Units that are there, and how many of each tile; of jobs with units of that width.
+// Finds the kept units and counts them by tile, for jobs with units of that width.
 template <Width kWidth>
 struct MarkUnits {
   using Job = EncodeJob;
@@ -60,7 +60,8 @@ struct MarkUnits {
   }
 };
 
-// Where the units of each tile go, the form, and all of the payload but index and values; one block of threads.
+// Computes where the units of each tile go and chooses the form. Writes all of the payload except index and values.
+// One block of threads.
 struct WriteFrame {
   using Job = EncodeJob;
   struct Shared {
@@ -104,7 +105,7 @@ struct WriteFrame {
   }
 };
 
-// Index, values, and errors, of which there are none.
+// Writes index, values, and errors, which are zero.
 struct WriteUnits {
   using Job = EncodeJob;
   using Shared = Listed<kTile>;
@@ -161,7 +162,8 @@ struct WriteUnits {
     const Tiling& tiling = job.tiling;
     const SparseLayout& layout = job.state->layout;
     const int64_t first = tiling.first_of(tile), run = (first + tiling.run - 1) / tiling.run;
-    const auto limit = static_cast<uint32_t>(run * tiling.run - first);  // where the first run of the tile begins
+    const auto limit =
+        static_cast<uint32_t>(run * tiling.run - first);  // offset of the first run that begins in the tile
     const auto* const words = reinterpret_cast<const uint32_t*>(job.bits);
     const Found found = list_units(tiling, first, limit, listed, [&](int64_t unit) { return words[unit / 32]; });
     const uint32_t before = job.tiles[tile];
@@ -195,12 +197,12 @@ struct WriteUnits {
 
 // --- Decode.
 
-// What a tile needs of a payload.
+// The data that a tile needs of a payload.
 struct Opened {
   SparseForm form;
   bool is_good;
-  uint32_t from;   // units that are there before the tile
-  uint32_t count;  // of the tile; of a bitmap, of which that is to be found: in all, but for the last unit
+  uint32_t from;   // number of kept units before the tile
+  uint32_t count;  // of the tile; for a bitmap of the whole payload without its last unit
   int64_t index_at, values_at;
 };
 
@@ -208,7 +210,7 @@ struct DecodeJob {
   Sums sums;
   Frames frames;
   Tiling tiling;
-  uint32_t tiles, pieces;  // tiles of units; those that each of them is, where a unit is wider than a tile
+  uint32_t tiles, pieces;  // tiles of units; pieces of each of them, if a unit is wider than a tile
 };
 
 struct AddUnits {
@@ -265,7 +267,7 @@ struct AddUnits {
     return reinterpret_cast<const T*>(payload + at);
   }
 
-  // Of a payload that has all units.
+  // Adds the values of a payload that has all units.
   static __device__ __forceinline__ void add_all(const float* values, uint32_t length, Shared& shared) {
     for (uint32_t first = threadIdx.x; first < length; first += kThreads * kAhead) {
       float value[kAhead];
@@ -282,7 +284,8 @@ struct AddUnits {
     }
   }
 
-  // Checks of a payload what is not a tile's (defect_of_sparse), and finds its units of the tile. By a warp.
+  // Checks the parts of a payload that belong to no tile (defect_of_sparse), and finds its units of the tile. Called
+  // by a warp.
   static __device__ __forceinline__ Opened open(const Job& job, const std::byte* payload, int64_t first) {
     const SparseShape& shape = job.tiling.shape;
     const Frames& frames = job.frames;
@@ -308,7 +311,7 @@ struct AddUnits {
     } else if (shape.units > 0) {
       const auto* const starts = part_of<uint32_t>(payload, guess.starts_at);
       const int64_t run = first / job.tiling.run, last = shape.units - 1;
-      // Bits behind those of the units.
+      // Rejects bits behind those of the units.
       const uint32_t word = index[last / 32];
       if ((last % 32 < 31 && word >> (last % 32 + 1) != 0) || (last / 32 % 2 == 0 && index[last / 32 + 1] != 0)) {
         return opened;
@@ -323,8 +326,8 @@ struct AddUnits {
     return opened;
   }
 
-  // Where the first of ascending positions lies that is not below the target. Of others it says something that ascends
-  // with the target, so that tiles share them all. By a warp.
+  // The index of the first position that is not below the target, if positions ascend. Otherwise it returns a number
+  // that ascends with the target, so that every position still belongs to exactly one tile. Called by a warp.
   static __device__ __forceinline__ uint32_t lower_bound(const uint32_t* list, uint32_t count, int64_t target) {
     int64_t low = 0, high = count;
     while (low < high) {
@@ -340,7 +343,7 @@ struct AddUnits {
     return static_cast<uint32_t>(low);
   }
 
-  // Of [begin, end), where `begin` is a multiple of 32. By a warp.
+  // Counts the bits of [begin, end); `begin` is a multiple of 32. Called by a warp.
   static __device__ __forceinline__ uint32_t count_bits(const uint32_t* words, int64_t begin, int64_t end) {
     uint32_t count = 0;
     for (int64_t word = begin / 32 + lane_of_warp(); word * 32 < end; word += 32) {
@@ -351,8 +354,8 @@ struct AddUnits {
     return __reduce_add_sync(kAllLanes, count);
   }
 
-  // Lists the units of the tile that a payload has, where that has not all, and checks them. All threads of the block
-  // call it.
+  // Lists the units of the tile that a payload has, if it has not all, and checks them. All threads of the block call
+  // it.
   static __device__ __forceinline__ uint32_t list(const Job& job, uint32_t p, int64_t first, const Opened& opened,
                                                   Shared& shared, bool& is_good) {
     const Tiling& tiling = job.tiling;
@@ -371,7 +374,7 @@ struct AddUnits {
       is_good = __syncthreads_or(is_good ? 0 : 1) == 0;
       return opened.count;
     }
-    // What a run's bits come to is told where the next one begins, and at the end.
+    // The number of bits of a run is checked at the start of the next run, and at the end.
     const int64_t next = first / tiling.run + 1, limit = next * tiling.run - first;
     const bool has_limit = limit <= tiling.tile && next * tiling.run < shape.units;
     const Found found = list_units(tiling, first, has_limit ? static_cast<uint32_t>(limit) : tiling.tile, shared.listed,
@@ -398,9 +401,9 @@ class Sparse final : public DeviceCompressor {
   }
 
  private:
-  // In scratch: what was found, what there is of tiles, and bits.
+  // Scratch holds the result of the search, the counts of tiles, and bits.
   static constexpr int64_t kTilesAt = section_bytes(sizeof(State));
-  // A tile has more than half of its elements, or more of them.
+  // A tile has more than half of kTile elements, or more than kTile.
   static constexpr int64_t tiles_bytes(int64_t n) { return section_bytes((2 * n / kTile + 2) * 4); }
 
   SparseShape shape_of(int64_t n, const Work& work) const {

@@ -66,7 +66,7 @@ uint32_t write_marked(const EncodeRun run, const uint64_t* bits, float* to) {
   const hn::CappedTag<float, 64> d;
   const hn::RebindToSigned<decltype(d)> di;
   constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
-  HWY_ALIGN float packed[64 + kLanes];  // what is compressed may be stored with more behind it
+  HWY_ALIGN float packed[64 + kLanes];  // a compressing store may write more behind its values
   auto largest = hn::Zero(di);
   uint32_t last = 0;
   for (size_t first = 0; first < run.n; first += 64) {

@@ -11,11 +11,11 @@
 
 namespace gradtune::compress {
 
-// Of the n elements gradient + residual (or null): sets a bit for each unit of `width`, the last one perhaps shorter,
-// that has a bit which is not zero; 64 units a word. Returns how many.
+// Sets a bit for each unit of gradient + residual (or null) that has a nonzero bit; 64 units a word. There are n
+// elements in units of `width`; the last unit may be shorter. Returns the number of set bits.
 uint32_t mark_units(const float* gradient, const float* residual, size_t n, size_t width, uint64_t* bits);
 
-// Writes scale * p of the elements of the run whose bits are set, one behind the other; returns the bits of the largest
+// Writes scale * p of the elements of the run whose bits are set, without gaps. Returns the bits of the largest
 // |scale * p|.
 uint32_t write_marked(const EncodeRun& run, const uint64_t* bits, float* to);
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The members of the sparse family, and where the parts of their payloads lie (sparse.cc says what they are), for the
+// The members of the sparse family, and the places of the parts of their payloads (sparse.cc describes them), for the
 // host and for devices. Internal to engine/compress.
 #pragma once
 
@@ -12,14 +12,15 @@
 
 namespace gradtune::compress {
 
-// What is sent or left out as a whole.
+// The unit that is sent or left out as a whole.
 enum class Grain : uint8_t { row, element, block };
 
 constexpr uint32_t sparse_id(Grain grain) {
   return grain == Grain::row ? compressor_id("rows") : compressor_id(grain == Grain::element ? "coo " : "blks");
 }
 
-// Elements of a unit, of rows of so many; 0: not known. In a matrix no unit crosses the end of a row.
+// The number of elements of a unit, for rows of `row` elements; 0: not known. In a matrix no unit crosses the end of
+// a row.
 constexpr int64_t unit_width(Grain grain, const core::CompressorSpec& spec, int64_t row) {
   if (grain == Grain::row) return std::max<int64_t>(row, 1);
   if (grain == Grain::element) return 1;
@@ -45,7 +46,7 @@ struct SparseShape {
 enum class SparseForm : uint32_t { dense, list, bitmap };
 
 struct SparseHeader {
-  uint32_t count;  // units that are there
+  uint32_t count;  // number of kept units
   SparseForm form;
   uint32_t width;
   uint32_t zero;
@@ -57,14 +58,14 @@ inline constexpr int64_t kSparseHeaderBytes = sizeof(PayloadHeader) + sizeof(Spa
 // Room for all n elements, in the dense form.
 constexpr int64_t sparse_payload_bytes(int64_t n) { return section_bytes(kSparseHeaderBytes + 4 * n); }
 
-// Bytes.
+// Offsets and sizes in bytes.
 struct SparseLayout {
   SparseForm form = SparseForm::dense;
   int64_t starts_at = 0, starts_bytes = 0, index_at = 0, index_bytes = 0, values_at = 0, values_bytes = 0;
   int64_t bytes = 0;  // used
 };
 
-// `has_last`: the last unit is there, which may be shorter.
+// `has_last`: the last unit, which may be shorter, is kept.
 constexpr SparseLayout sparse_layout(SparseForm form, const SparseShape& shape, int64_t count, bool has_last) {
   SparseLayout layout;
   layout.form = form;
@@ -79,7 +80,7 @@ constexpr SparseLayout sparse_layout(SparseForm form, const SparseShape& shape, 
   return layout;
 }
 
-// The form that takes least.
+// The layout of the form that takes the fewest bytes.
 constexpr SparseLayout choose_layout(const SparseShape& shape, int64_t count, bool has_last) {
   SparseLayout best = sparse_layout(SparseForm::dense, shape, count, has_last);
   const SparseLayout list = sparse_layout(SparseForm::list, shape, count, has_last);

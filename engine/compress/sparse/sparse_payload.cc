@@ -46,7 +46,7 @@ std::optional<std::string> defect_of_sparse(std::span<const std::byte> payload, 
     return fmt::format("number of units is {}, more than the {} that there are", header.count, shape.units);
   }
   const auto count = int64_t{header.count};
-  // Where the index lies does not depend on the last unit.
+  // The place of the index does not depend on the last unit.
   const SparseLayout guess = sparse_layout(header.form, shape, count, false);
   if (guess.values_at > static_cast<int64_t>(payload.size())) return "index is longer than the payload";
   bool has_last = false;
@@ -99,11 +99,11 @@ SparseView::SparseView(std::span<const std::byte> payload, const SparseShape& sh
 void SparseView::add_run(int64_t begin, int64_t end, float* sums) const {
   const int64_t width = shape_.width;
   const float* from = values_;
-  // Which stand together in the payload.
+  // Adds consecutive units, which are contiguous in the payload.
   const auto add = [&](int64_t first, int64_t last) {
     const int64_t n = shape_.end_of(last - 1) - first * width;
     float* const to = sums + (first - begin) * width;
-    if (n < 16) {  // a call costs as much
+    if (n < 16) {  // a call would cost as much
       for (int64_t i = 0; i < n; ++i) to[i] += from[i];
     } else {
       add_values(from, static_cast<size_t>(n), to);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes of sparse payloads, whether their parts hold together, and a walk over the units that are there. Internal to
+// Sizes of sparse payloads, checks that their parts are consistent, and a walk over the kept units. Internal to
 // engine/compress.
 #pragma once
 
@@ -16,16 +16,16 @@
 
 namespace gradtune::compress {
 
-// Used, where that share of the units is there.
+// The used bytes if that share of the units is kept.
 int64_t sparse_bytes_at(const SparseShape& shape, double share);
 
 int64_t sparse_used_bytes(std::span<const std::byte> payload);
 
-// What is wrong with a payload whose frame was checked; nothing where it can be walked over.
+// The defect of a payload whose frame was checked; nullopt if it can be walked over.
 std::optional<std::string> defect_of_sparse(std::span<const std::byte> payload, const SparseShape& shape,
                                             HostQueue& queue);
 
-// Calls body(i) for the bits that are set of [begin, end); `begin` is a multiple of 64.
+// Calls body(i) for the set bits in [begin, end); `begin` is a multiple of 64.
 template <typename Body>
 void for_bits(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
   for (int64_t first = begin; first < end; first += 64) {
@@ -33,7 +33,7 @@ void for_bits(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
   }
 }
 
-// The first unit of [from, end) whose bit is that; `end` where there is none.
+// The first unit in [from, end) whose bit equals `is_set`; `end` if there is none.
 inline int64_t find_bit(const uint64_t* bits, int64_t from, int64_t end, bool is_set) {
   while (from < end) {
     const uint64_t word = (is_set ? bits[from / 64] : ~bits[from / 64]) >> (from % 64);
@@ -43,7 +43,7 @@ inline int64_t find_bit(const uint64_t* bits, int64_t from, int64_t end, bool is
   return end;
 }
 
-// Calls body(first, last) for the longest ranges [first, last) of bits that are set, of [begin, end).
+// Calls body(first, last) for the longest ranges [first, last) of set bits in [begin, end).
 template <typename Body>
 void for_streaks(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
   for (int64_t last = begin;;) {
@@ -54,7 +54,7 @@ void for_streaks(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) 
   }
 }
 
-// The units of a payload without defects, ascending. In the dense form those that have a bit that is not zero.
+// The units of a payload without defects, ascending. In the dense form, the units that have a nonzero bit.
 class SparseView {
  public:
   SparseView() = default;
@@ -64,13 +64,13 @@ class SparseView {
   // Other elements are left alone, or zero is added to them.
   void add_run(int64_t begin, int64_t end, float* sums) const;
 
-  // To the first unit from that one on, a multiple of run() of the shape.
+  // Moves to the first unit from `unit` on, a multiple of run() of the shape.
   void seek(int64_t unit);
   void next() {
     ++rank_;
     find(unit_ + 1);
   }
-  int64_t unit() const { return unit_; }  // that of `units` behind the last
+  int64_t unit() const { return unit_; }  // equals `units` behind the last one
   const float* values() const { return values_ + (form_ == SparseForm::dense ? unit_ : rank_) * shape_.width; }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a block of threads finds the units of a tile that are there, and walks over their elements (sparse.cu says what
-// for). A tile is so many units that follow one another.
+// A block of threads finds the kept units of a tile and walks over their elements (sparse.cu describes its use). A
+// tile is a number of consecutive units.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace gradtune::compress::cuda {
 
-// Who looks for bits: a lane for each element; some lanes for each unit; a warp for each unit.
+// The threads that look for bits: a lane for each element; some lanes for each unit; a warp for each unit.
 enum class Width : uint32_t { one, narrow, wide };
 
 struct Tiling {
@@ -25,8 +25,8 @@ struct Tiling {
   __device__ __forceinline__ int64_t first_of(int64_t tile_number) const { return tile_number * tile; }
 };
 
-// Tiles of at most so many elements, or of so few units. As many lanes have a unit as it has elements, but for rounding
-// down to a power of two, and a warp at most.
+// Tiles of at most `elements` elements, or of `fewest` units. A unit has as many lanes as elements, rounded down to a
+// power of two and at most a warp.
 inline Tiling tiling_of(const SparseShape& shape, int64_t elements, int64_t fewest) {
   const auto floor = [](int64_t value) { return std::bit_floor(static_cast<uint64_t>(value)); };
   const auto tile = std::max<uint64_t>(static_cast<uint64_t>(fewest), floor(elements / shape.width));
@@ -40,10 +40,10 @@ inline Tiling tiling_of(const SparseShape& shape, int64_t elements, int64_t fewe
           .lane_bits = static_cast<uint32_t>(std::countr_zero(lanes))};
 }
 
-// Elements that a thread asks for before it needs the first of them.
+// The number of elements that a thread loads before it needs the first of them.
 constexpr int kAhead = 8;
 
-// Elements, which are sums where there are residuals.
+// Elements, or the sums of elements and residuals if there are residuals.
 struct Source {
   const float* elements;
   const float* residuals;  // or null
@@ -52,7 +52,7 @@ struct Source {
     return {elements + i, residuals == nullptr ? nullptr : residuals + i};
   }
 
-  // Those that exist, and 0 for others. All is asked for before any is used.
+  // Loads the elements that exist, and 0 for others. All loads are issued before any result is used.
   template <int kCount>
   __device__ __forceinline__ void load(const uint32_t (&at)[kCount], const bool (&exists)[kCount],
                                        float (&values)[kCount]) const {
@@ -67,7 +67,7 @@ struct Source {
   }
 };
 
-// Sets in shared memory the bits of a tile's units that have a bit other than zero. All threads of the block call it.
+// Sets in shared memory the bits of a tile's units that have a nonzero bit. All threads of the block call it.
 template <Width kWidth>
 __device__ __forceinline__ void mark_units(const Tiling& of, int64_t first, const Source& all, uint32_t* there) {
   for (uint32_t word = threadIdx.x; word * 32 < of.tile; word += kThreads) there[word] = 0;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void mark_units(const Tiling& of, int64_t first, cons
   __syncthreads();
 }
 
-// The units of a tile that are there, ascending and counted from its first one.
+// The kept units of a tile, ascending and counted from its first one.
 template <int kMost>
 struct Listed {
   uint32_t sums[kWarps];
@@ -154,13 +154,13 @@ struct Listed {
   uint16_t units[kMost];
 };
 
-// So many there are, and so many of them lie before a limit within the tile.
+// The number of kept units, and the number of those before a limit within the tile.
 struct Found {
   uint32_t count, before;
 };
 
-// Lists them by their bits: word(unit) is the word of 32 that has the bit of that unit at unit % 32, for units before
-// the shape's end. All threads of the block call it.
+// Lists the kept units by their bits: word(unit) returns the word of 32 that has the bit of that unit at unit % 32,
+// for units before the shape's end. All threads of the block call it.
 template <int kMost, class Word>
 __device__ __forceinline__ Found list_units(const Tiling& of, int64_t first, uint32_t limit, Listed<kMost>& listed,
                                             const Word& word) {
@@ -183,14 +183,14 @@ __device__ __forceinline__ Found list_units(const Tiling& of, int64_t first, uin
   return {count, limit < of.tile ? listed.before : count};
 }
 
-// An element of a unit that is there: that unit's place among those that are listed; where in the unit it is; and where
-// in the tile.
+// An element of a kept unit: the unit's place among the listed ones, and the element's offsets in the unit and in the
+// tile.
 struct Part {
   uint32_t rank, offset, at;
 };
 
-// Calls take(part, value) for the elements at [begin, end) of so many units that are listed, where value is that of the
-// source at place(part). All threads of the block call it.
+// Calls take(part, value) for the elements at [begin, end) of each listed unit; value is that of the source at
+// place(part). All threads of the block call it.
 template <int kMost, class Place, class Take>
 __device__ __forceinline__ void for_elements(const Tiling& of, int64_t first, uint32_t count, uint32_t begin,
                                              uint32_t end, const Listed<kMost>& listed, const Source& source,
