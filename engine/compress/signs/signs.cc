@@ -1,24 +1,23 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compressors that send the sign of each element, in blocks that have a scale or two.
+// The compressors that send the sign of each element, in blocks that have one or two scales.
 //
-//   efsignsgd  EF-SignSGD (Karimireddy et al., ICML 2019), blockwise: the mean of |p|. Error feedback. Of a block it
-//              keeps ||p||_1^2 / size of the squared norm, exactly.
-//   onebit     1-bit SGD (Seide et al., Interspeech 2014), blockwise: the means of either side. Error feedback. An
-//              orthogonal projection, so what it misses and what it sends are orthogonal.
-//   signsgd    SignSGD (Bernstein et al., ICML 2018): every element is a vote of 1 or -1, so its size has to come from
-//              the learning rate. The average of payloads is the mean of the votes; a program of two steps encodes
-//              their sum again, and that is the majority. Votes add up exactly, and a tie counts as positive. Without
-//              error feedback it does not converge in general (Karimireddy et al.).
-//   signum     SigNUM (Bernstein et al., section 3.1): SignSGD of the momentum m = momentum * m + (1 - momentum) * p,
-//              which is its state, beginning with zero. A sum that is encoded again has none: its signs are those of
-//              the votes.
+//   `efsignsgd`  is EF-SignSGD (Karimireddy et al., ICML 2019), blockwise: the scale is the mean of |p|. It has error
+//                feedback. It keeps exactly ||p||_1^2 / size of the squared norm of a block.
+//   `onebit`     is 1-bit SGD (Seide et al., Interspeech 2014), blockwise: the scales are the means of either side. It
+//                has error feedback. It is an orthogonal projection, so its error and the sent values are orthogonal.
+//   `signsgd`    is SignSGD (Bernstein et al., ICML 2018): every element is a vote of 1 or -1, so its size has to come
+//                from the learning rate. The average of payloads is the mean of the votes. A program of two steps
+//                encodes their sum again, and the result is the majority. Votes add up exactly, and a tie counts as
+//                positive. Without error feedback it does not converge in general (Karimireddy et al.).
+//   `signum`     is SigNUM (Bernstein et al., section 3.1): SignSGD of the momentum
+//                m = momentum * m + (1 - momentum) * p, which is its state and begins with zero. A sum that is encoded
+//                again has no momentum: its signs are those of the votes.
 //
 // Payload: header (count = blocks), the fp32 scales, one bit for each element. A block is small enough to be read twice
-// from the cache, so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
-// writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the
-// payloads.
+// from the cache. So encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
+// writes the next residual). The payload adds 1/8 + 4/block (onebit: 8/block). Decode writes 4 and reads the payloads.
 //
 // Accuracy: tests/bench/results/README.md.
 #include "engine/compress/signs/signs.h"

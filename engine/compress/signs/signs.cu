@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compressors that send signs, on a device. Half a warp has a tile of at most 256 elements, of which each lane adds
-// up every sixteenth, as the host does. Blocks that fit a tile, and tiles of votes, are read once; those of larger
-// blocks, whose scale needs all tiles, twice, the second time from a cache.
+// The compressors that send signs, on a device. Half a warp processes a tile of at most 256 elements; each lane adds
+// up every sixteenth element, as on the host. Blocks that fit a tile, and tiles of votes, are read once. Tiles of
+// larger blocks, whose scale needs all tiles, are read twice, the second time from a cache.
 #include "engine/compress/signs/signs.h"
 
 #include "engine/compress/cuda/device_compressor.h"
@@ -35,7 +35,7 @@ struct Strided {
   float at[kCount];
 };
 
-// Of elements from `first` on, of which `count` are there. In their place their momentum, if there is one.
+// Loads `count` elements from `first` on. If there is momentum, it replaces them.
 template <int kCount>
 __device__ __forceinline__ Strided<kCount> load_tile(const EncodeJob& job, int64_t first, int count) {
   const auto k = static_cast<int>(lane_of_warp() % kLanes);
@@ -64,7 +64,8 @@ __device__ __forceinline__ Strided<kCount> load_tile(const EncodeJob& job, int64
   return p;
 }
 
-// Sums of magnitudes of a tile: of its whole words of 64 elements, and of the rest. Of one side where there are two.
+// Sums of magnitudes of a tile: of its whole words of 64 elements, and of the rest. With two sides, each has its own
+// sum.
 struct TileSums {
   float whole[2], rest[2];
   int negatives;
@@ -126,12 +127,12 @@ __device__ __forceinline__ float finite_or_zero(double value) {
   return is_finite(rounded) ? rounded : 0.0F;
 }
 
-// What the signs of a block stand for.
+// The values of the signs of a block.
 struct Levels {
   float positive, negative;
 };
 
-// Of the sums of a block of n elements.
+// Computes the values from the sums of a block of n elements.
 template <SignScales kKind>
 __device__ __forceinline__ Levels levels_of(const EncodeJob& job, const BlockSums& sums, int64_t n) {
   const double scale = job.of.scale;
@@ -162,7 +163,7 @@ __device__ __forceinline__ void write_scales(const EncodeJob& job, const Levels&
   }
 }
 
-// The sum of a block, or of a tile of votes, bounds every element of it, and so what is sent and what is kept.
+// The sum of a block, or of a tile of votes, bounds each of its elements, and so the sent values and the errors.
 __device__ __forceinline__ void look_at(const EncodeJob& job, const BlockSums& sums) {
   const double total = sums.first + sums.negative;
   const auto bound = static_cast<float>(total);
@@ -186,7 +187,7 @@ __device__ __forceinline__ void keep_tile(const EncodeJob& job, const Strided<kC
   }
 }
 
-// Half a warp for each tile, which is a block, or a part of one whose scale does not hang on it (votes).
+// Half a warp for each tile. A tile is a block, or a part of a block of votes, whose scale does not depend on it.
 template <SignScales kKind, int kCount>
 struct EncodeTiles {
   using Job = EncodeJob;
@@ -220,7 +221,7 @@ struct EncodeBlocks {
   using Job = EncodeJob;
   static constexpr bool kSides = kKind == SignScales::means;
   static constexpr int kMostTiles = 65536 / kTile + 1;
-  static constexpr unsigned kLeastBlocks = 3;  // or registers are spilled so that there are four
+  static constexpr unsigned kLeastBlocks = 3;  // otherwise the compiler spills registers to fit four
   struct Shared {
     float whole[2][kMostTiles], rest[2];
     uint32_t negatives;
@@ -274,7 +275,7 @@ struct EncodeBlocks {
 };
 
 // --- Decode: a thread has eight elements, whose signs are a byte of each payload. Four payloads are added up before
-// the sum is added to the others, as on the host.
+// their sum is added to the others, as on the host.
 struct DecodeJob {
   Sums sums;
   Frames frames;
@@ -298,7 +299,7 @@ struct DecodeSigns {
     }
   }
 
-  // Of a payload, what its signs of these elements stand for.
+  // The values of these elements' signs in a payload.
   struct Part {
     float positive, negative;
     uint32_t bits;

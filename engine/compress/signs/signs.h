@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The members of the family that sends signs (signs.cc says what they are), for the host and for devices. Internal to
+// The members of the family that sends signs (signs.cc describes them), for the host and for devices. Internal to
 // engine/compress.
 #pragma once
 

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Where the first bit of a lane is set: of numbers, -0 and NaN with a sign as well.
+// True in lanes whose sign bit is set: negative numbers, and -0 and NaN with a sign as well.
 template <class D, class V>
 HWY_INLINE hn::Mask<D> sign_mask(D d, V v) {
   const hn::RebindToSigned<D> di;
@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<D> by_sign(D d, V v, hn::Vec<D> negative, hn::Vec<D> positive
   return hn::IfThenElse(sign_mask(d, v), negative, positive);
 }
 
-// Of the magnitudes of elements: their sum on the positive and on the negative side, or on both together in the first.
+// The sums of magnitudes on the positive and on the negative side; or the sum of both sides in `first`.
 struct Sums {
   double first = 0, negative = 0;
   int64_t negatives = 0;
@@ -42,8 +42,8 @@ struct Sums {
 // Element i goes to partial sum i % kLanes whatever the vector size, so that every target rounds alike.
 constexpr size_t kLanes = 16;
 
-// Adds n elements, whole words of them and at most a tile, to the sums and writes their sign bits. `reads_once`:
-// nothing else asks for the next tile.
+// Adds n elements, a multiple of 64 and at most a tile, to the sums and writes their sign bits. `reads_once`: no
+// other code prefetches the next tile.
 template <bool kSides>
 HWY_INLINE void sum_words(const float* gradient, const float* residual, size_t n, bool reads_once, std::byte* bits,
                           Sums& sums) {
@@ -121,7 +121,7 @@ HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t f
   return sums;
 }
 
-// What the signs of a block stand for.
+// The values of the signs of a block.
 struct Levels {
   float positive = 0, negative = 0;
 
@@ -133,7 +133,7 @@ struct Levels {
   }
 };
 
-// The run comes by value: what the compiler keeps in registers no store can change.
+// The run is passed by value, so that the compiler may keep it in registers across stores.
 HWY_NOINLINE void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, size_t at,
                                Output<float>& errors) {
   for (; begin < end; begin += kTile) {
@@ -163,12 +163,12 @@ struct BlockSums {
   double largest = 0, total = 0;
 };
 
-// What is `at` elements behind the first one of `errors`.
+// Encodes a run of blocks. Its errors begin `at` elements behind the start of `errors`.
 template <SignScales kKind>
 HWY_INLINE void encode_blocks(const EncodeRun& run, const SignTarget& to, size_t at, Output<float>& errors,
                               BlockSums& sums) {
-  // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
-  // Errors of votes do not.
+  // Errors need the scale, so blocks are read twice. As many blocks as make a tile are processed at a time, which
+  // stay in the cache. Errors of votes do not need it.
   const size_t block = to.block;
   const size_t group = kKind == SignScales::vote ? kTile : std::max(block, kTile / block * block);
   const auto of_mean = [&](size_t n) { return double{run.scale} / static_cast<double>(n); };
@@ -220,13 +220,13 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   } else {
     encode_blocks<SignScales::vote>(run, to, 0, errors, sums);
   }
-  // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
-  // the total does not.
+  // The sum of a block bounds each of its elements, and so the sent values and the errors. A NaN is lost in the
+  // maximum, but not in the total.
   const auto bound = static_cast<float>(sums.largest);
   return std::isfinite(sums.total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// Of so many payloads, where the scales of a run, kScales for a block, and the signs of a tile begin.
+// The places in up to kAtOnce payloads where the scales of a run, kScales for a block, and the signs of a tile begin.
 template <size_t kScales>
 struct SignParts {
   const float* scales[kAtOnce];

@@ -3,8 +3,8 @@
 //
 // Kernels of the compressors that send signs: one pass over a run of blocks. Internal to engine/compress.
 //
-// A sign is a bit (1 = negative; -0 counts as negative, as it does in the error, so that encoder and decoders agree),
-// least significant bit first. A block has one scale, or two, the magnitudes of its positive and of its negative
+// A sign is a bit, least significant bit first: 1 = negative. -0 counts as negative, as it does in the error, so that
+// encoder and decoders agree. A block has one scale, or two: the magnitudes of its positive and of its negative
 // elements.
 #pragma once
 
@@ -24,18 +24,18 @@ enum class SignScales : uint8_t {
 };
 constexpr int64_t scales_per_block(SignScales scales) { return scales == SignScales::means ? 2 : 1; }
 
-// Where a run of whole blocks, but for the last one of the bucket, is encoded to.
+// The destination of an encoded run of whole blocks; only the last block of the bucket may be shorter.
 struct SignTarget {
   SignScales kind;
   float* scales;      // of each block
   std::byte* bits;    // zero behind the last element
   size_t block;       // elements, a multiple of 8
-  Momentum momentum;  // of votes: what is encoded instead of gradient + residual, if any
+  Momentum momentum;  // of votes: if any, it is encoded instead of gradient + residual
   bool stream;
 };
 
-// Returns false when the sum of |p| over a block, or over parts of a block of votes, times scale or unsent_factor, is
-// not finite. A scale that is not finite is written as zero.
+// Returns false if a sum of |p| times scale or unsent_factor is not finite; sums are over blocks, or over parts of
+// blocks of votes. A scale that is not finite is written as zero.
 bool encode_signs(const EncodeRun& run, const SignTarget& to);
 
 struct SignDecode {
