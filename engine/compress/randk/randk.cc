@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rand-k (Stich, Cordonnier, Jaggi: Sparsified SGD with Memory; NeurIPS 2018): k = ceil(density * n) elements at
-// random, the same ones on all ranks, so that values alone travel and a collective can add them up. With error
-// feedback, and unscaled: of p it keeps k / n of the squared norm on average, and nothing where it sends nothing.
+// Rand-k (Stich, Cordonnier, Jaggi: Sparsified SGD with Memory; NeurIPS 2018) sends k = ceil(density * n) random
+// elements. They are the same on all ranks, so only values are sent, and a collective can add them up. It has error
+// feedback and no scaling: it keeps k / n of the squared norm of p on average, and nothing in elements that are not
+// sent.
 //
-// The elements are cut into k strata of equal size, but for one element, and one is drawn from each; strata begin at an
-// element that is drawn too. So elements are distinct, each is sent with probability k / n, and they ascend but for one
-// jump, which memory likes better than a draw from all.
+// The elements are cut into k strata whose sizes differ by at most one, and one element is drawn from each. The start
+// of the strata is drawn too. So elements are distinct, and each is sent with probability k / n. They ascend except
+// for one jump, which makes memory accesses faster than those of a draw from all elements.
 //
-// Payload: k fp32 values. Both directions go block by block, each with its strata, in one pass over memory. Bytes moved
-// per element: encode with error feedback 12 (reads gradient and residual, writes the next residual), decode 4.
+// Payload: k fp32 values. Encode and decode process one block with its strata after the other, in one pass over
+// memory. Bytes moved per element: encode with error feedback 12 (reads gradient and residual, writes the next
+// residual), decode 4.
 //
 // Accuracy: tests/bench/results/README.md.
 #include <cmath>
@@ -25,7 +27,7 @@
 namespace gradtune::compress {
 namespace {
 
-// The elements that are sent, of n > 0.
+// The sent elements among n > 0.
 class Strata {
  public:
   Strata(const Work& work, int64_t n, int64_t k, int64_t at_once)
@@ -40,20 +42,20 @@ class Strata {
     begin_ = limits_.begin;
   }
 
-  static constexpr int64_t kWords = kSharedWords;  // strata that one element's random bits are for
+  static constexpr int64_t kWords = kSharedWords;  // strata for which the random bits of one element suffice
   static constexpr int64_t kMostAtOnce = 256;
 
-  // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked
-  // for.
+  // Elements that consecutive strata send, counted from the requested `begin`. `stratum` is the first of these
+  // strata.
   struct Run {
     int64_t stratum;
     std::span<const int64_t> elements;
   };
 
-  // Calls visit(run) for the elements that are sent of [begin, end), which are no more than a block.
+  // Calls visit(run) for the sent elements in [begin, end), a range of at most a block.
   template <class Visit>
   void for_sent(int64_t begin, int64_t end, const Visit& visit) const {
-    const int64_t middle = std::clamp(begin_, begin, end);  // the strata go on at the front when they come to the end
+    const int64_t middle = std::clamp(begin_, begin, end);  // behind the last element, strata continue at the first one
     if (begin < middle) for_sent_from(begin_ - n_, begin, begin, middle, visit);
     if (middle < end) for_sent_from(begin_, begin, middle, end, visit);
   }
@@ -62,7 +64,7 @@ class Strata {
   int64_t begin_of(int64_t stratum) const { return limits_.begin_of(stratum); }
   int64_t stratum_of(int64_t position) const { return limits_.stratum_of(position); }
 
-  // Where strata begin at the element `origin`; elements are counted from `zero`.
+  // As for_sent, if strata begin at the element `origin`; elements are counted from `zero`.
   template <class Visit>
   void for_sent_from(int64_t origin, int64_t zero, int64_t begin, int64_t end, const Visit& visit) const {
     const int64_t behind = stratum_of(end - 1 - origin) + 1;
@@ -71,7 +73,7 @@ class Strata {
       const int64_t next = std::min(behind, stratum + at_once_);
       int64_t elements[kMostAtOnce];
       draw(stratum, next, origin - zero, elements);
-      // Strata at both ends may be partly outside, and what they send.
+      // Strata at both ends may be partly outside of the range, and so may their elements.
       int64_t first = 0, last = next - stratum;
       while (first < last && elements[first] < begin - zero) ++first;
       while (first < last && elements[last - 1] >= end - zero) --last;
@@ -80,8 +82,9 @@ class Strata {
     }
   }
 
-  // The elements that strata send, where strata begin at the element `origin`; perhaps of a few strata more. Random
-  // bits are those of the second element of each kWords strata, since the first one of all has said where they begin.
+  // The elements that strata send if they begin at the element `origin`; a few more strata may be drawn. Each kWords
+  // strata use the random bits of their second element, since those of the very first one gave the start of the
+  // strata.
   void draw(int64_t stratum, int64_t next, int64_t origin, int64_t* elements) const {
     const int64_t all_larger = larger_ / kWords * kWords;
     while (stratum < next) {
@@ -129,7 +132,7 @@ class RandK final : public HostCompressor {
 
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
-  // A block at a time, while it is in the cache.
+  // Processes a block at a time, while it is in the cache.
   bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
     if (n == 0) return true;
@@ -149,7 +152,7 @@ class RandK final : public HostCompressor {
                                .add = job.add_to_residual_next,
                                .n = count,
                                .stream = false}));
-      // What is sent has no error: the next residual stays what it was, or is zero.
+      // Sent elements have no error: the next residual stays as it was, or is zero.
       strata.for_sent(begin, end, [&](const Strata::Run& run) {
         const float* const gradient = job.gradient.data() + begin;
         const float* const residual = offset(job.residual, begin);

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `randk` on a device, in one pass: a block of threads has 2048 elements. It draws what the strata send that lie among
-// them, marks these, and then writes the errors of all; decode makes the sums of its elements in shared memory.
+// `randk` on a device, in one pass. A block of threads has 2048 elements. It draws the elements that the strata among
+// them send, marks these, and then writes the errors of all. Decode computes the sums of its elements in shared
+// memory.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/cuda/random.cuh"
@@ -13,10 +14,10 @@ namespace {
 
 constexpr int kQuads = 2, kStep = kThreads * 4, kTile = kStep * kQuads;
 
-// The element that a stratum sends, counted as `origin` is, where strata begin.
+// The element that a stratum sends, counted like `origin`, the start of the strata.
 __device__ __forceinline__ int64_t drawn_of(const StrataLimits& strata, const Philox& philox, int64_t stratum,
                                             int64_t origin) {
-  // Random bits are those of the second element of each four strata.
+  // Each four strata use the random bits of their second element.
   const Words words = shared_words(philox, philox.first_element + strata.begin_of(stratum / 4 * 4) + 1);
   const auto which = static_cast<unsigned>(stratum % 4);
   const uint32_t word = which == 0 ? words.at[0] : which == 1 ? words.at[1] : which == 2 ? words.at[2] : words.at[3];
@@ -24,12 +25,12 @@ __device__ __forceinline__ int64_t drawn_of(const StrataLimits& strata, const Ph
   return origin + strata.begin_of(stratum) + static_cast<int64_t>(word * size >> 32);
 }
 
-// Calls visit(stratum, element) for what is sent of [begin, end), by the threads of a block in turn.
+// Calls visit(stratum, element) for the sent elements in [begin, end), distributed over the threads of a block.
 template <class Visit>
 __device__ __forceinline__ void for_sent(const StrataLimits& strata, const Philox& philox, int64_t begin, int64_t end,
                                          const Visit& visit) {
   const int64_t middle = strata.begin < begin ? begin : strata.begin < end ? strata.begin : end;
-  for (int side = 0; side < 2; ++side) {  // strata go on at the front when they come to the end
+  for (int side = 0; side < 2; ++side) {  // behind the last element, strata continue at the first one
     const int64_t from = side == 0 ? begin : middle, to = side == 0 ? middle : end;
     if (from >= to) continue;
     const int64_t origin = side == 0 ? strata.begin - strata.n : strata.begin;
@@ -90,7 +91,7 @@ struct RandkEncode {
       for (int j = 0; j < 4; ++j) {
         const float missed = p[g].at[j] * job.of.unsent_factor;
         good &= is_finite(missed) && is_finite(job.of.scale * p[g].at[j]);
-        // What is sent has no error.
+        // Sent elements have no error.
         p[g].at[j] = (sent >> j & 1) != 0 ? before.at[j] : job.of.add ? before.at[j] + missed : missed;
       }
       if (job.of.next != nullptr) store<kWhole>(p[g], job.of.next, i, job.of.n);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strata of `randk` (randk.cc): n elements cut into k runs of equal size, but for one element, of which each sends
-// one. Internal to engine/compress.
+// The strata of `randk` (randk.cc): n elements are cut into k runs whose sizes differ by at most one, and each run
+// sends one element. Internal to engine/compress.
 #pragma once
 
 #include "engine/compress/compressor.h"
@@ -10,8 +10,8 @@
 namespace gradtune::compress {
 
 struct StrataLimits {
-  int64_t n, size, larger;  // elements; those of a stratum; so many strata at first have one more
-  int64_t begin;            // the element that the first stratum begins at; behind the last one it goes on at the front
+  int64_t n, size, larger;  // elements; elements of a stratum; number of first strata that have one more
+  int64_t begin;            // first element of the first stratum; element 0 follows the last element
 
   // Positions count from `begin` on.
   constexpr int64_t begin_of(int64_t stratum) const { return stratum * size + (stratum < larger ? stratum : larger); }
@@ -22,7 +22,7 @@ struct StrataLimits {
   }
 };
 
-// Of a bucket of n > 0 elements.
+// The strata of a bucket of n > 0 elements.
 StrataLimits strata_of(const Work& work, int64_t n, int64_t k);
 
 }  // namespace gradtune::compress
