@@ -14,12 +14,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// --- p = M q. Of kRows rows at a time, and of kFew columns of q: each load of one serves all of the other.
+// --- p = M q, for kRows rows and kFew columns of q at a time: each load of one serves all of the other.
 
 constexpr size_t kRows = 2;
 
-// Columns whose products are added up in single precision: element i of them to partial sum i % kLanes, whatever the
-// vector size. The sums of these are in double precision.
+// The number of columns whose products are added up in single precision. Element i of them goes to partial sum i %
+// kLanes, whatever the vector size. The partial sums are added up in double precision.
 constexpr size_t kColumns = 4 * kTile;
 
 HWY_INLINE double sum_lanes(const float* lanes) {
@@ -42,8 +42,8 @@ struct Dots {
   HWY_ALIGN float of_row[kRows][kLanes];
 };
 
-// Adds the products of n elements, a multiple of kLanes, of kRows rows and kCount columns of q to `dots`. M has
-// `load`(d, row, i).
+// Adds the products of n elements, a multiple of kLanes, of kRows rows and kCount columns of q to `dots`. `load`(d,
+// row, i) returns elements of M.
 template <size_t kCount, class M>
 HWY_INLINE void add_dots(const M& m, const float* q, size_t q_stride, size_t n, Dots* dots) {
   const RowLanes d;
@@ -91,12 +91,12 @@ struct Rows {
   }
 };
 
-// One that is read, and kept.
+// A tile of rows that is read, and kept.
 struct NewRows {
   const float* gradient[kRows];
   const float* residual[kRows];  // or null
   Place kept[kRows];             // or null
-  size_t ahead;                  // from an element to one that is read later
+  size_t ahead;                  // distance to the element that is prefetched
 
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) const {
@@ -107,12 +107,12 @@ struct NewRows {
   }
 };
 
-// The products of two rows, which may be the same one, and a tile of their columns, added to `dots`. `ahead`: from an
-// element to one that is read later.
+// Adds the products of two rows, which may be the same one, and a tile of their columns to `dots`. `ahead` is the
+// distance to the element that is prefetched.
 HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRows], size_t begin, size_t count,
                               size_t ahead, Dots* dots) {
   HWY_ALIGN float tile[kRows][kTile];
-  // Past the caches from registers, where vectors make whole cache lines and nothing is read again.
+  // Stores bypass the caches if vectors make whole cache lines and nothing is read again.
   const bool is_direct = job.sum != nullptr && job.stream && job.rank <= kFew && job.columns % kLanes == 0 &&
                          reinterpret_cast<uintptr_t>(job.sum) % 64 == 0;
   const bool streams = job.sum != nullptr && job.stream && !is_direct;
@@ -148,7 +148,7 @@ HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRo
   }
 }
 
-// Rows that a part of q serves, two at a time, while it is in the L1 cache.
+// The number of rows that a part of q serves, two at a time, while it is in the L1 cache.
 constexpr size_t kRowsAcross = 16;
 
 void multiply_rows(const MatrixProduct& job) {
@@ -160,8 +160,9 @@ void multiply_rows(const MatrixProduct& job) {
     for (size_t from = 0; from < job.columns; from += kColumns) {
       const size_t to = std::min(job.columns, from + kColumns);
       for (size_t first = top; first < bottom; first += kRows) {
-        const size_t second = std::min(first + 1, bottom - 1);  // of an odd number the last row stands for both
-        // The same columns of the next rows, or the next ones of the first rows, or the first ones below.
+        const size_t second = std::min(first + 1, bottom - 1);  // if the number is odd, the last row is both
+        // Prefetches the same columns of the next rows, or the next columns of the first rows, or the first columns
+        // below.
         size_t next = (first + kRows) * job.columns + from;
         if (first + kRows >= bottom) next = to < job.columns ? top * job.columns + to : bottom * job.columns;
         const size_t ahead = next - (first * job.columns + from);
@@ -237,11 +238,11 @@ HWY_INLINE hn::Vec<D> finished(D d, const OuterProduct& job, size_t at, V produc
   return job.accumulate ? hn::Add(hn::LoadU(d, job.out + at), product) : product;
 }
 
-// --- Outer products, of kOuterRows rows at a time, and a tile of them.
+// --- Outer products, for kOuterRows rows and a tile at a time.
 
 constexpr size_t kOuterRows = 4, kOuterColumns = kTile / kOuterRows;
 
-// Of kOuterRows rows, some columns.
+// Computes `count` columns of kOuterRows rows.
 HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, size_t count, float* to,
                            size_t to_stride) {
   for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
@@ -295,7 +296,7 @@ void outer_rows(const OuterProduct& job) {
 }
 
 double pass_column(const ColumnPass& job) {
-  const ColumnPass of = job;  // what the compiler keeps in registers no store can change
+  const ColumnPass of = job;  // a copy, which the compiler may keep in registers across stores
   const bool changes = of.from != nullptr || of.factor != 1;
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
@@ -313,7 +314,7 @@ double pass_column(const ColumnPass& job) {
         value = hn::DemoteTo(df, exact);
         hn::StoreU(value, df, of.column + i);
       }
-      const auto next = hn::LoadU(df, of.next + i);  // behind the store, since it may be the column
+      const auto next = hn::LoadU(df, of.next + i);  // loaded after the store, since it may be the column
       sum = hn::Add(sum, hn::Mul(hn::PromoteTo(d, value), hn::PromoteTo(d, next)));
     }
     hn::StoreU(sum, d, sums + lane);

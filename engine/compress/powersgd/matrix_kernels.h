@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `powersgd`: products of a large matrix, row by row in memory, with narrow ones. Of a narrow matrix each
-// column is contiguous, and the next one follows a stride behind. Every sum has an order of its own that neither
-// threads nor SIMD targets change. Internal to engine/compress.
+// Kernels of `powersgd`: products of a large matrix, which is row-major, with narrow ones. Each column of a narrow
+// matrix is contiguous, and columns are a stride apart. Every sum has a fixed order that neither threads nor SIMD
+// targets change. Internal to engine/compress.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline constexpr size_t kLanes = 16;
 struct MatrixProduct {
   const float* gradient;
   const float* residual;  // or null
-  float* sum;             // where M goes, or null
+  float* sum;             // receives M, or null
   bool stream;            // past the caches
   size_t rows, columns;
   const float* q;  // padded
@@ -61,8 +61,8 @@ struct OuterProduct {
 };
 void multiply_outer(const OuterProduct& job);
 
-// column = factor * column - taken * from, in double precision and then rounded; of `from` == null the second part is
-// left out. Returns the product of what it then is with `next`, which may be the column itself. Element i goes to
+// column = factor * column - taken * from, in double precision and then rounded. If `from` is null, the second term
+// is left out. Returns the product of the new column with `next`, which may be the column itself. Element i goes to
 // partial sum i % 8.
 struct ColumnPass {
   float* column;

@@ -21,7 +21,7 @@ void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue)
   const int64_t step = column_piece(n);
   const int64_t pieces = (n + step - 1) / step;
   const int64_t task = round_up(kBlockElements, step);
-  // column = factor * column - taken * from, and what its product with `next` is.
+  // column = factor * column - taken * from; returns the product of the new column with `next`.
   const auto pass = [&](float* column, double factor, double taken, const float* from, const float* next) {
     double sums[kMostPieces] = {};
     for_ranges(queue, n, task, [&](int64_t begin, int64_t end) {

@@ -1,22 +1,23 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// PowerSGD (Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization;
-// NeurIPS 2019): matrices M as products of narrow ones. In the first round ranks add up P = M Q, whose columns then are
-// made orthonormal; in the second they add up Q = M^T P, and P Q^T stands for M. It is one step of a power iteration
-// that begins where the step before ended: the sum Q is the state of a bucket (warm start). Columns of it that are
-// zero, as all are at first and as what was zero for a step leaves them, are drawn anew, on all ranks alike, or they
-// would stay zero for ever. With error feedback: of a matrix, P P^T M is sent and the rest, which is orthogonal to it,
-// kept.
+// PowerSGD (Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+// Optimization; NeurIPS 2019) sends matrices M as products of narrow ones. In the first round ranks add up P = M Q,
+// whose columns are then made orthonormal. In the second round they add up Q = M^T P, and P Q^T approximates M. This
+// is one step of a power iteration that begins where the previous step ended: the sum Q is the state of a bucket
+// (warm start). Columns of Q that are zero are drawn anew, on all ranks alike, since they would stay zero for ever.
+// All columns are zero at first, and a matrix that was zero for a step leaves zero columns. With error feedback P P^T
+// M of a matrix is sent, and the rest, which is orthogonal to it, is kept.
 //
-// Matrices of which that sends at most half the numbers are compressed; others, and vectors, travel in fp32 with the
-// second round. Tensors of several dimensions are matrices whose rows belong to that which changes slowest in memory,
-// as a rule the first, and a slice of one has those rows that are whole in it.
+// A matrix is compressed if its factors have at most half of its numbers. Other matrices, and vectors, are sent in
+// fp32 in the second round. A tensor of several dimensions is a matrix whose rows belong to the dimension that
+// changes slowest in memory, as a rule the first. A slice of a tensor is a matrix of the rows that are whole in it.
 //
-// Payloads, fp32: round 0 has the columns of all P, round 1 those of all Q and then the elements of no matrix that is
-// compressed. Bytes moved per element: 12 by the first encode (reads gradient and residual, writes their sum), 12 by
-// the second (reads the sum twice, writes the next residual), 4 by the last decode; without error feedback 4, 4 and 4.
-// Multiplications: 2 * rank for each encode, and 1 * rank for the error and for the last decode.
+// Payloads, fp32: round 0 has the columns of all P. Round 1 has those of all Q, and then all elements that belong to
+// no compressed matrix. Bytes moved per element: 12 by the first encode (reads gradient and residual, writes their
+// sum), 12 by the second (reads the sum twice, writes the next residual), 4 by the last decode. Without error
+// feedback these are 4, 4 and 4. Multiplications: 2 * rank for each encode, and 1 * rank for the error and for the
+// last decode.
 //
 // Accuracy: tests/bench/results/README.md.
 #include <bit>
@@ -34,7 +35,8 @@ namespace {
 using Layout = PowerSgdLayout;
 using Factors = Layout::Factors;
 
-// From -1 to 1, by the position of an element that the matrix has, since Q has fewer numbers than M.
+// A random number from -1 to 1 for a column of Q. It is drawn by the position of an element of the matrix, as Q has
+// fewer numbers than M.
 float draw(const Random& random, int64_t element) {
   return static_cast<float>(static_cast<int32_t>(shared_random(random, element)[0])) * 0x1p-31F;
 }
@@ -73,11 +75,11 @@ class PowerSgd final : public HostCompressor {
   }
 
  private:
-  // What rounds leave each other: P, orthonormal, and the sum of Q.
+  // The memory that one round leaves to the next: P, orthonormal, and the sum of Q.
   static float* p_of(const Work& work) { return reinterpret_cast<float*>(work.round_memory); }
   static float* q_of(const Work& work, const Layout& layout) { return p_of(work) + layout.p_numbers(); }
 
-  // gradient + residual, which is kept where the next residual will be.
+  // Computes P of gradient + residual, and stores that sum in the place of the next residual.
   bool encode_p(const Encode& job, const Layout& layout, HostQueue& queue) const {
     auto* const p = reinterpret_cast<float*>(job.payload.data());
     layout.for_matrices([&](const Factors& of) {
@@ -99,11 +101,11 @@ class PowerSgd final : public HostCompressor {
                   .p_stride = static_cast<size_t>(of.matrix.rows)});
       });
     });
-    // An element that is not finite makes its row of P so, whatever Q is: zero times infinity is none either.
+    // An element that is not finite makes its row of P not finite, whatever Q is: zero times infinity is NaN.
     return all_finite(p, layout.p_numbers());
   }
 
-  // The Q that this step begins with, padded, in scratch.
+  // The initial Q of this step, padded, in scratch.
   static const float* start(const Encode& job, const Layout& layout, const Factors& of, int64_t stride) {
     auto* const q = reinterpret_cast<float*>(job.scratch.data());
     const int64_t columns = of.matrix.columns;
@@ -143,7 +145,7 @@ class PowerSgd final : public HostCompressor {
                    .product_factor = job.error_scale,
                    .out = job.residual_next + of.matrix.begin,
                    .accumulate = job.add_to_residual_next,
-                   .stream = false});  // where the matrix is
+                   .stream = false});  // written in the place of the matrix
     });
     Largest largest;
     float* const plain = q + layout.q_numbers();
@@ -156,7 +158,7 @@ class PowerSgd final : public HostCompressor {
     return largest.get() < kInfinityBits && all_finite(q, layout.q_numbers());
   }
 
-  // q = scale * M^T p: of strips of columns and of runs of rows, whose parts of the sums are added up in order.
+  // q = scale * M^T p, for strips of columns and runs of rows. The partial sums of runs are added up in order.
   static void project(const Encode& job, const Layout& layout, const Factors& of, const float* matrix, const float* p,
                       float* q, HostQueue& queue) {
     const int64_t rows = of.matrix.rows, columns = of.matrix.columns, rank = layout.rank();
@@ -212,7 +214,7 @@ class PowerSgd final : public HostCompressor {
     });
   }
 
-  // The numbers at the front of all payloads.
+  // Adds up the numbers at the front of all payloads.
   static void add_up(std::span<const std::span<const std::byte>> payloads, float* sums, int64_t n, HostQueue& queue) {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       std::fill(sums + begin, sums + end, 0.0F);
@@ -223,7 +225,7 @@ class PowerSgd final : public HostCompressor {
     });
   }
 
-  // What becomes of the elements of a matrix and of p q^T.
+  // The operands and the destination of a product p q^T (OuterProduct).
   struct Target {
     const float* matrix;
     float matrix_factor, product_factor;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `powersgd` on a device. Every matrix that is compressed is a job, so that all of a bucket are in one launch. P = M Q:
-// half a warp has a row, of which each lane adds up every sixteenth product. Q = M^T P: a thread has a column, of a run
-// of rows. Columns of P are made orthonormal by one block of threads for each matrix, with the host's order of sums:
-// that is latency, of 2 j + 3 passes one after the other for column j.
+// `powersgd` on a device. Every compressed matrix is a job, so that all matrices of a bucket share a launch. P = M Q:
+// half a warp processes a row, and each lane adds up every sixteenth product. Q = M^T P: a thread processes a column
+// of a run of rows. One block of threads for each matrix makes the columns of P orthonormal, with the host's order of
+// sums. This step is bound by latency: column j takes 2 j + 3 passes, one after the other.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/cuda/random.cuh"
@@ -16,9 +16,9 @@ namespace {
 
 using Factors = PowerSgdLayout::Factors;
 
-constexpr int kAtOnce = 4;  // columns of a narrow matrix, or elements of a column that a thread asks for
+constexpr int kAtOnce = 4;  // columns of a narrow matrix, or elements of a column that a thread loads
 
-// --- The Q that a step begins with: a block of threads for each column.
+// --- The initial Q of a step: a block of threads for each column.
 struct Start {
   struct Job {
     const float* state;  // or null
@@ -33,7 +33,7 @@ struct Start {
     for (int64_t c = threadIdx.x; before != nullptr && c < job.columns; c += kThreads) any |= before[c] != 0;
     const bool is_warm = __syncthreads_or(any ? 1 : 0) != 0;
     for (int64_t c = threadIdx.x; c < job.columns; c += kThreads) {
-      // From -1 to 1, by the position of an element that the matrix has.
+      // A random number from -1 to 1, drawn by the position of an element of the matrix.
       const int64_t element = job.philox.first_element + job.first + j * job.columns + c;
       job.q[j * job.columns + c] =
           is_warm ? before[c]
@@ -42,12 +42,12 @@ struct Start {
   }
 };
 
-// --- P = scale * M Q. M = gradient + residual is kept where the next residual will be.
+// --- P = scale * M Q. M = gradient + residual is stored in the place of the next residual.
 struct MultiplyRows {
   struct Job {
     const float* gradient;
     const float* residual;  // or null
-    float* sum;             // null as residual is
+    float* sum;             // null if residual is
     const float* q;
     float* p;
     Verdict* verdict;
@@ -58,7 +58,7 @@ struct MultiplyRows {
   static constexpr int64_t kRows = kThreads / 16;
 
   static __device__ void run(const Job& job, uint32_t block) {
-    constexpr int64_t kLanesOfRow = 16, kColumns = 1024;  // whose products are added up in single precision
+    constexpr int64_t kLanesOfRow = 16, kColumns = 1024;  // columns whose products are added up in single precision
     const int64_t row = int64_t{block} * kRows + threadIdx.x / kLanesOfRow, lane = threadIdx.x % kLanesOfRow;
     const bool exists = row < job.rows;
     const int64_t columns = exists ? job.columns : 0, at = row * job.columns;
@@ -92,7 +92,7 @@ struct MultiplyRows {
       if (!exists || lane != 0) continue;
       for (int j = 0; j < kAtOnce && first + j < job.rank; ++j) {
         const auto p = static_cast<float>(double{job.scale} * sums[j]);
-        // An element that is not finite makes its row of P so, whatever Q is.
+        // An element that is not finite makes its row of P not finite, whatever Q is.
         if (!is_finite(p)) tell_nonfinite(job.verdict);
         job.p[(first + j) * job.rows + row] = p;
       }
@@ -100,11 +100,11 @@ struct MultiplyRows {
   }
 };
 
-// --- The sum of what payloads have at their front, from zero on.
+// --- The sum of the numbers at the front of payloads, beginning with zero.
 struct AddUp {
   struct Job {
     Sums sums;
-    float* copy;  // or null: there as well
+    float* copy;  // or null; a copy of the sums
   };
 
   static __device__ void run(const Job& job, uint32_t block) {
@@ -128,8 +128,8 @@ struct Orthonormalise {
     double sums[kMostColumnPieces];
   };
 
-  // column = factor * column - taken * from; returns the product of what it then is with `next`. Eight threads have a
-  // piece of the column, always the same ones.
+  // column = factor * column - taken * from. Returns the product of the new column with `next`. Eight threads share a
+  // piece of the column, always the same one.
   static __device__ __forceinline__ double pass(const Job& job, float* column, double factor, double taken,
                                                 const float* from, const float* next, Shared& shared) {
     const int64_t step = column_piece(job.rows), pieces = (job.rows + step - 1) / step;
@@ -140,7 +140,7 @@ struct Orthonormalise {
       const int64_t end = begin + step < job.rows ? begin + step : job.rows;
       double sum = 0;
       for (int64_t i = begin + threadIdx.x % 8; i < end; i += 8 * kAtOnce) {
-        float values[kAtOnce], taken_of[kAtOnce], others[kAtOnce];  // all are asked for before one is used
+        float values[kAtOnce], taken_of[kAtOnce], others[kAtOnce];  // all are loaded before one is used
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) {
           const int64_t at = i + 8 * k;
@@ -191,7 +191,7 @@ struct Orthonormalise {
   }
 
  private:
-  // By the threads that have the elements.
+  // Called by the threads that have the elements.
   static __device__ __forceinline__ void clear(const Job& job, float* column) {
     const int64_t step = column_piece(job.rows);
     for (int64_t begin = threadIdx.x / 8 * step; begin < job.rows; begin += kThreads / 8 * step) {
@@ -201,12 +201,12 @@ struct Orthonormalise {
   }
 };
 
-// --- Q = scale * M^T P: of runs of rows, whose sums are then added up in order.
+// --- Q = scale * M^T P, for runs of rows. Their partial sums are then added up in order.
 struct Project {
   struct Job {
     const float* matrix;
     const float* p;
-    float* partials;  // of each run those of all columns of Q
+    float* partials;  // for each run, the partial sums of all columns of Q
     int64_t rows, columns, run_rows, strips;
     int rank;
     int unused;
@@ -295,7 +295,7 @@ struct MultiplyOuter {
   }
 };
 
-// --- Elements of no matrix that is compressed: fp32 as it is.
+// --- Elements that belong to no compressed matrix: they are sent in fp32 without compression.
 struct EncodePlain {
   struct Job {
     Elements of;
@@ -350,7 +350,7 @@ class PowerSgd final : public DeviceCompressor {
  public:
   using DeviceCompressor::DeviceCompressor;
 
-  // All matrices' Q, or all their partial sums of it.
+  // The Q of all matrices, or all partial sums of Q.
   int64_t scratch_bytes(const core::Extent& extent) const override {
     const PowerSgdLayout layout(spec(), extent);
     int64_t numbers = 0;
@@ -412,7 +412,7 @@ class PowerSgd final : public DeviceCompressor {
     Launches<Project> project(queue);
     Launches<AddPartials> add(queue);
     Launches<MultiplyOuter> keep_errors(queue);
-    // Calls visit(factors, where the matrix has its partial sums).
+    // Calls visit(factors, place of the matrix' partial sums).
     const auto for_partials = [&](const auto& visit) {
       int64_t at = 0;
       layout.for_matrices([&](const Factors& of) {
@@ -484,7 +484,7 @@ class PowerSgd final : public DeviceCompressor {
     }
   }
 
-  // Of the n numbers at the front of payloads.
+  // Adds up the n numbers at the front of payloads.
   static void add_up(const Decode& job, float* to, float* copy, int64_t n, Queue& queue) {
     decode_by<AddUp>(
         {&job, 1}, queue,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which matrices `powersgd` compresses, and where their factors are (powersgd.cc), for the host and for devices.
-// Internal to engine/compress.
+// The matrices that `powersgd` compresses, and the places of their factors (powersgd.cc), for the host and for
+// devices. Internal to engine/compress.
 #pragma once
 
 #include "engine/compress/powersgd/matrix_kernels.h"
@@ -10,10 +10,10 @@
 
 namespace gradtune::compress {
 
-// How the elements of an extent are sent.
+// The layout of the elements of an extent in payloads.
 class PowerSgdLayout {
  public:
-  // A matrix, and where its narrow factors begin, in numbers.
+  // A matrix, and the offsets of its narrow factors, in numbers.
   struct Factors {
     core::Matrix matrix;
     int64_t p_at, q_at;
@@ -50,7 +50,8 @@ class PowerSgdLayout {
     }
   }
 
-  // Calls visit(begin, end, at) for what lies between them: elements, and how many were there before.
+  // Calls visit(begin, end, at) for the ranges of elements between compressed matrices; `at` is the number of such
+  // elements before the range.
   template <class Visit>
   void for_plain(const Visit& visit) const {
     int64_t begin = 0, at = 0;
@@ -63,11 +64,12 @@ class PowerSgdLayout {
     up_to(extent_.numel, extent_.numel);
   }
 
-  // From a column of Q to the next one. Those of a power of two would share a place in the L1 cache with each other,
-  // and with the rows of M.
+  // The distance from a column of Q to the next one. With a power of two the columns would map to the same L1 cache
+  // sets as each other and as the rows of M.
   static int64_t padded(int64_t columns) { return round_up(columns, kLanes) + kLanes; }
 
-  // Rows and columns of one task. For M^T P tasks are so large that adding up what they found is little beside it.
+  // The rows and columns of one task. Tasks of M^T P are so large that adding up their partial sums takes little time
+  // beside them.
   static int64_t rows_across(const core::Matrix& matrix) { return round_up(kTaskElements / matrix.columns + 1, 4); }
   static int64_t rows_down(const core::Matrix& matrix) {
     return std::max<int64_t>(256, 4 * kTaskElements / std::min(matrix.columns, kStrip));
