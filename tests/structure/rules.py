@@ -71,10 +71,6 @@ STILL_LARGE = {
     "Tuner::Core": 35,
     "Workspace": 30,
 }
-# Folders and files whose comments are still to be rewritten.
-STILL_IN_OTHER_WORDS = [
-    *(f"engine/compress/{name}" for name in ["powersgd", "randk", "signs"]),
-]
 LONGEST_FUNCTION = 70  # lines
 # Files with functions that are still to be divided, or that are one table or text, with the lines of the longest one.
 STILL_LONG = {
@@ -280,12 +276,7 @@ def short_functions(tree):
 
 def plain_words(tree):
     """Sentences of comments, docstrings and pages begin with their subject and are short."""
-    return [
-        fault
-        for path, text in tree.files.items()
-        if path != "LICENSE" and not within(path, STILL_IN_OTHER_WORDS)
-        for fault in words.faults(path, text)
-    ]
+    return [fault for path, text in tree.files.items() if path != "LICENSE" for fault in words.faults(path, text)]
 
 
 def tables_agree(tree):

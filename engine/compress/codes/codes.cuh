@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns numbers into codes of 8 bits or fewer, and codes into numbers: the formats of codes-inl.h, one element at a time.
+// Turns numbers into codes of 8 bits or fewer, and codes into numbers, one element at a time: the formats of
+// codes-inl.h.
 // Each format makes the unit of a block from the block's norm. It makes the code of x = element / unit, with 16 random
 // bits, and the value that this code stands for. It also tells the code of 0, and which codes no encoder sends.
 #pragma once
