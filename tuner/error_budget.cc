@@ -39,9 +39,8 @@ double seen_error(const core::Bucket& bucket, core::OptimizerFamily optimizers) 
 }  // namespace
 
 double far_error(double usual) {
-  const double kept = std::max(0.0, 1 - usual * usual);
   // An error may exceed 1 without error feedback; then the bound is twice the error.
-  return usual >= 1 ? 2 * usual : std::min(2 * usual, std::sqrt(1 - kept / 4));
+  return usual >= 1 ? 2 * usual : std::min(2 * usual, ErrorBudget::kAboveOne);
 }
 
 template <int N>

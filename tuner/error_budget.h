@@ -11,7 +11,10 @@
 // and each change of the learning rate or the batch moves them again. So no limit is derived from one job at one
 // time.
 //
-// Rules for a bucket. `far(e)` is far_error(): twice e, or a loss of three quarters of what e keeps, if more.
+// Rules for a bucket. `far(e)` is far_error(): twice e, but for errors below 1 no more than kAboveOne. Error feedback
+// keeps the error of a compressor that works below 1. It may come near 1 in a healthy training, because the error of a
+// low-rank or sparse compressor depends on the spectrum of the gradient. It rises in tens of steps when a training
+// leaves its first phase, when batches grow, or when other strategies interrupt it.
 // - broken: what was sent plus what was kept differs from what was given by more than rounding (exec/balance.h). No
 //   training does that. It is found in one step.
 // - error: the median of kSteps errors exceeds the user's budget. Without one, and if users named no compressors, the
@@ -44,14 +47,15 @@
 
 namespace gradtune::tuner {
 
-// The smallest error that is no longer plausible for a compressor with the usual error e.
+// The smallest error that is no longer plausible for a compressor with that usual error.
 double far_error(double usual);
 
 class ErrorBudget {
  public:
-  static constexpr int kSteps = 32, kFirst = 3, kJump = 8, kLevelSteps = 25, kLevels = 4;
+  static constexpr int kSteps = 32, kFirst = 8, kJump = 8, kLevelSteps = 25, kLevels = 4;
   static constexpr int kGrowthSteps = kLevelSteps * kLevels;
   static constexpr double kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2, kBroken = 1e-3;
+  static constexpr double kAboveOne = 1.1;  // 1, and room for the error of a sample
 
   // The last N values.
   template <int N>

@@ -16,9 +16,9 @@ namespace gradtune::core {
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 class Rng {
  public:
-  explicit Rng(uint64_t seed) : state_(seed) {}
+  constexpr explicit Rng(uint64_t seed) : state_(seed) {}
 
-  uint64_t next() {
+  constexpr uint64_t next() {
     uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;

@@ -10,12 +10,8 @@
 namespace gradtune::exec {
 namespace {
 
-// Calls body(first element, elements) for each run.
-template <typename Body>
-void for_runs(const Range& range, uint32_t step, Body body) {
-  const Runs runs = runs_of(range, step);
-  for (int64_t run = 0; run < runs.count; ++run) body(runs.first + run * runs.stride, runs.length);
-}
+constexpr int64_t kAhead = 8;    // runs that are fetched before their turn, as each is in a page of its own
+constexpr int64_t kBlock = 256;  // elements of a run that is encoded again: most blocks of codecs are no longer
 
 // Eight independent sums, so that additions need not wait for each other; value(i) is squared.
 template <typename Value>
@@ -35,6 +31,16 @@ double squares(int64_t begin, int64_t n, Value value) {
     sum += x * x;
   }
   return sum;
+}
+
+// Inlined always, as GCC takes a function that only prefetches for one without effect and drops its calls.
+[[gnu::always_inline]] inline void fetch(const RunSquares& job, int64_t first, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t i = first; i < first + n + kLine - 1; i += kLine) {
+    const int64_t at = std::min(i, first + n - 1);
+    __builtin_prefetch(job.values + at);
+    if (job.others != nullptr) __builtin_prefetch(job.others + at);
+  }
 }
 
 // The elements that an operation encodes, which are contiguous.
@@ -78,10 +84,10 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
   float* out = in + kSample;
   const Range range = range_of(op);
   int64_t n = 0;
-  for_runs(range, memory.step, [&](int64_t begin, int64_t length) {
-    queue.copy(in + n, gradient + begin, length * static_cast<int64_t>(sizeof(float)));
-    n += length;
-  });
+  const Runs runs = runs_of(range, memory.step, kBlock);
+  for (int64_t run = 0; run < runs.count; ++run, n += runs.length) {
+    queue.copy(in + n, gradient + runs.first(run), runs.length * static_cast<int64_t>(sizeof(float)));
+  }
   compress::Work work{.random = op.random, .first_element = range.begin};
   work.random.seed = memory.seed;
   work.random.step = memory.step;
@@ -116,11 +122,11 @@ int32_t sampled_op(const BucketProgram& bucket) {
   return -1;
 }
 
-Runs runs_of(const Range& range, uint32_t step) {
-  if (range.length <= kSample) return {.first = range.begin, .stride = 0, .count = 1, .length = range.length};
-  const int64_t stride = range.length / kRuns;
-  const int64_t shift = static_cast<int64_t>(step * 0x9e3779b9U) % (stride - kRun + 1);
-  return {.first = range.begin + shift, .stride = stride, .count = kRuns, .length = kRun};
+Runs runs_of(const Range& range, uint32_t step, int64_t length) {
+  if (range.length <= kSample)
+    return {.begin = range.begin, .stride = range.length, .count = 1, .length = range.length, .step = step};
+  const int64_t count = kSample / length;
+  return {.begin = range.begin, .stride = range.length / count, .count = count, .length = length, .step = step};
 }
 
 int64_t sample_bytes(const Op& op) {
@@ -130,11 +136,13 @@ int64_t sample_bytes(const Op& op) {
 }
 
 void add_squares(const RunSquares& job) {
-  for_runs(job.range, job.step, [&](int64_t begin, int64_t n) {
-    *job.to += job.unit * squares(begin, n, [&](int64_t i) {
+  const Runs runs = runs_of(job.range, job.step);
+  for (int64_t run = 0; run < runs.count; ++run) {
+    if (run + kAhead < runs.count) fetch(job, runs.first(run + kAhead), runs.length);
+    *job.to += job.unit * squares(runs.first(run), runs.length, [&](int64_t i) {
                  return job.others == nullptr ? job.values[i] : job.values[i] + job.sign * job.others[i];
                });
-  });
+  }
 }
 
 void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue,

@@ -4,7 +4,7 @@
 """Measures the guard of compression (tuner/error_budget.h) on healthy trainings, which it must leave alone, and on
 faults, which it must find.
 
-usage: guard.py [--parts healthy,faults] [--steps 2000] [--only TEXT] BUILD_FOLDER OUT.json
+usage: guard.py [--parts healthy,tuned,faults] [--steps 2000] [--only TEXT] BUILD_FOLDER OUT.json
 
 Parts:
 - healthy: twenty trainings on two ranks, of four models, with the compressors of the default lists. They use SGD on
@@ -12,6 +12,9 @@ Parts:
   batches grow to four times their size. The strategy is imported, and runs from the first step on or from step 150
   on. `value` is the guard's finding, which must be empty. `error` is the largest median of 32 errors of a bucket on
   rank 0 in the whole training; `residual` is the same of norm(residual) / norm(gradient).
+- tuned: trainings of the example's large model on a link of 200 Mbit/s, which are tuned: strategies are raced, and so
+  interrupted by others, and then committed. `value` is the number of findings; it is met if there are none and a
+  strategy with lossy compressors is in force at the end.
 - faults: trainings in which a fault begins at step 600, on all ranks or on rank 1 alone. `value` is the number of
   steps until the guard found it. `goal`: 64. The faults are:
   - decoder: every element is decoded to the place behind its own
@@ -38,6 +41,7 @@ from support.shaped import save  # noqa: E402
 RANKS = 2
 LIMIT_S = 3600  # of a training
 FAULT_STEP, FAULT_STEPS, GOAL = 600, 900, 64
+TUNED_STEPS, TUNED_MBIT = 500, 200
 OPTIONS = {"int8": "int8:256: encode@device all_gather decode@device",
            "int4": "int4:64: encode@device all_gather decode@device",
            "int4packed": "int4packed:256: encode@device all_gather decode@device",
@@ -59,6 +63,8 @@ class Training:
         where = f"{self.task}, {self.compressor}"
         if self.fault:
             return f"fault: {where}, {self.fault}"
+        if self.compressor == "tuned":
+            return f"tuned: {self.task}, {self.schedule}"
         return f"healthy: {where}, {self.schedule}, from step {self.first}"
 
 
@@ -71,6 +77,7 @@ HEALTHY = [Training(*row) for row in (
     ("text", "int3packed", "batch", 150), ("text", "int8", "cosine", 150),
     ("lstm", "int4packed", "cosine", 150), ("lstm", "int4packed", "batch", 0), ("lstm", "int4", "batch", 150),
     ("lstm", "int3packed", "drop", 150), ("lstm", "int3packed", "cosine", 150))]
+TUNED = [Training("vgg", "tuned", schedule) for schedule in ("constant", "cosine", "drop")]
 FAULTS = [Training(task, compressor, fault=fault, rank=rank)
           for task, compressor in (("mlp", "int3packed"), ("resnet", "powersgd"), ("text", "int4packed"))
           for fault, rank in (("decoder", -1), ("residual", 1), ("scale", 1), ("rate", -1))]
@@ -113,14 +120,18 @@ class GuardBench:
         return file
 
     def entries(self, training, steps):
+        """The journal of a training."""
         journal = self.folder / "journal.jsonl"
         journal.unlink(missing_ok=True)
         fault = ["--fault", training.fault, "--fault-step", FAULT_STEP, "--fault-rank", training.rank]
+        if training.compressor == "tuned":
+            how = {"GRADTUNE_PACING_MBIT": str(TUNED_MBIT)}
+        else:
+            how = {"GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_STRATEGY": str(self.strategy_of(training)),
+                   "GRADTUNE_LOSSY_AFTER": str(training.first)}
         self.launch(["--task", training.task, "--schedule", training.schedule, "--steps", steps,
                      *(fault if training.fault else [])],
-                    {"GRADTUNE_FIDELITY": "lossy", "GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_JOURNAL": str(journal),
-                     "GRADTUNE_STRATEGY": str(self.strategy_of(training)),
-                     "GRADTUNE_LOSSY_AFTER": str(training.first)})
+                    {"GRADTUNE_FIDELITY": "lossy", "GRADTUNE_JOURNAL": str(journal), **how})
         return [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
 
     def healthy(self, training, steps):
@@ -135,6 +146,15 @@ class GuardBench:
                 "met": not found, "steps": steps, "compressor": training.compressor,
                 "adaptive": training.task in ("text", "lstm"), "error": most["errors"],
                 "residual": most["residuals"], "found": found}
+
+    def tuned(self, training):
+        entries = self.entries(training, TUNED_STEPS)
+        found = found_in(entries)
+        decisions = [entry for entry in entries if entry.get("kind") == "decision"]
+        committed = [entry for entry in decisions if entry["what"] == "commit"]
+        last = committed[-1]["label"] if committed else ""
+        return {"value": len(found), "unit": "found", "anchor": None, "ratio": None, "spread": None, "goal": 0,
+                "met": not found and bool(last), "steps": TUNED_STEPS, "committed": last, "found": found}
 
     def fault(self, training):
         found = found_in(self.entries(training, FAULT_STEPS))
@@ -154,17 +174,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default="healthy,faults")
+    parser.add_argument("--parts", default="healthy,tuned,faults")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--only", default="")
     flags = parser.parse_args()
     rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
-    trainings = [each for part, some in (("healthy", HEALTHY), ("faults", FAULTS)) if part in flags.parts.split(",")
+    trainings = [each for part, some in (("healthy", HEALTHY), ("tuned", TUNED), ("faults", FAULTS))
+                 if part in flags.parts.split(",")
                  for each in some if flags.only in each.name()]
     with tempfile.TemporaryDirectory() as folder:
         bench = GuardBench(flags.build.resolve(), Path(folder))
         for training in trainings:
-            measured = bench.fault(training) if training.fault else bench.healthy(training, flags.steps)
+            if training.fault:
+                measured = bench.fault(training)
+            elif training.compressor == "tuned":
+                measured = bench.tuned(training)
+            else:
+                measured = bench.healthy(training, flags.steps)
             command = f"guard.py --only '{training.name()}'"
             row = {"name": training.name(), "command": command, **measured}
             print(json.dumps(row), flush=True)

@@ -223,7 +223,7 @@ struct DrainApply {
 
 // --- samples ---------------------------------------------------------------------------------------------------------
 
-// One warp for each run, with eight lanes that add up.
+// Eight lanes add up a run; they take runs by turns.
 struct SumSquares {
   struct Job {
     const float* values;
@@ -244,20 +244,20 @@ struct SumSquares {
   }
 
   static __device__ void run(const Job& job, uint32_t /*block*/) {
-    constexpr int64_t kLanes = 8;
-    static_assert(kRuns == kWarps);
+    constexpr int kLanes = 8;
     GRADTUNE_SHARED(Sums, sums);
-    const unsigned lane = lane_of_warp(), warp = warp_of_block();
-    const int64_t begin = job.runs.first + warp * job.runs.stride, n = warp < job.runs.count ? job.runs.length : 0;
-    const int64_t whole = n / kLanes * kLanes;
-    double mine = 0;
-    if (lane < kLanes) {
-      for (int64_t i = lane; i < whole; i += kLanes) mine += square(job, begin + i);
+    const int lane = static_cast<int>(threadIdx.x) % kLanes, first = static_cast<int>(threadIdx.x) / kLanes;
+    const int64_t n = job.runs.length, whole = n / kLanes * kLanes;
+    for (int64_t run = first; run < kRuns; run += kThreads / kLanes) {
+      const int64_t begin = run < job.runs.count ? job.runs.first(run) : 0;
+      double mine = 0;
+      for (int64_t i = lane; i < whole && run < job.runs.count; i += kLanes) mine += square(job, begin + i);
+      double sum = 0;
+      for (int from = 0; from < kLanes; ++from) sum += __shfl_sync(kAllLanes, mine, from, kLanes);
+      if (lane != 0 || run >= job.runs.count) continue;
+      for (int64_t i = whole; i < n; ++i) sum += square(job, begin + i);
+      sums.of_run[run] = sum;
     }
-    double sum = 0;
-    for (int from = 0; from < kLanes; ++from) sum += __shfl_sync(kAllLanes, mine, from);
-    for (int64_t i = whole; i < n; ++i) sum += square(job, begin + i);
-    if (lane == 0) sums.of_run[warp] = sum;
     __syncthreads();
     if (threadIdx.x != 0) return;
     for (int64_t run = 0; run < job.runs.count; ++run) *job.to += job.unit * sums.of_run[run];

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "examples/train_fashion_mnist/data.h"
-#include "examples/train_fashion_mnist/residual.h"
+#include "examples/train_fashion_mnist/models.h"
 #include "examples/train_text/recurrent.h"
 #include "examples/train_text/text.h"
 #include "examples/train_text/transformer.h"
@@ -36,7 +36,7 @@ class Task {
   Task(const Flags& flags, int rank, int size) : rank_(rank), size_(size), seed_(flags.seed) {
     if (is_image(flags.task)) {
       data_ = load_fashion_mnist(kFashionMnistFolder, "train");
-      model_ = flags.task == "resnet" ? residual_network() : multilayer();
+      model_ = flags.task == "mlp" ? multilayer() : make_model(flags.task);
     } else {
       text_ = load_text(flags.text);
       if (flags.task == "text") {
@@ -46,7 +46,7 @@ class Task {
       }
     }
   }
-  static bool is_image(const std::string& task) { return task == "resnet" || task == "mlp"; }
+  static bool is_image(const std::string& task) { return task == "resnet" || task == "mlp" || task == "vgg"; }
 
   torch::nn::Sequential& model() { return model_; }
 
@@ -91,7 +91,7 @@ struct Plan {
 };
 Plan plan_of(const Flags& flags, int64_t step) {
   const double done = static_cast<double>(step) / static_cast<double>(flags.steps);
-  const int64_t batch = Task::is_image(flags.task) ? 8 : 4;
+  const int64_t batch = flags.task == "vgg" ? 64 : Task::is_image(flags.task) ? 8 : 4;
   const double warm_up = std::min(1.0, static_cast<double>(step + 1) / 50);
   if (flags.schedule == "constant") return {warm_up, batch};
   if (flags.schedule == "cosine") {
@@ -145,7 +145,7 @@ void train(const Flags& flags) {
 int main(int argc, char** argv) {
   gradtune::bench::Flags flags;
   CLI::App app{"A rank of the benchmark \"guard\"."};
-  app.add_option("--task", flags.task, "resnet, mlp, text or lstm");
+  app.add_option("--task", flags.task, "resnet, mlp, vgg, text or lstm");
   app.add_option("--schedule", flags.schedule, "constant, cosine, drop or batch");
   app.add_option("--fault", flags.fault, "decoder, residual, scale or rate");
   app.add_option("--fault-step", flags.fault_step, "");
