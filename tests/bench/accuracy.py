@@ -60,9 +60,8 @@ from support.shaped import Bench, plans, save  # noqa: E402
 SUMMED = 50  # steps in the mean loss
 TIMED = 3  # timed processes of each
 PROBED = 36  # steps for measuring one error and the sent bits
-LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int6", "int5", "int4", "int3",
-         "int2", "int8packed", "int4packed", "int3packed", "int2packed", "int8s", "fp8e4m3", "fp8e5m2", "natural",
-         "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
+LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int4", "int4packed",
+         "int3packed", "fp8e4m3", "fp8e5m2", "natural", "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
 RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
 # Student's t by degrees of freedom.
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}

@@ -87,13 +87,13 @@ class Accuracy(unittest.TestCase):
             return {"name": f"text, 2 ranks: {name}", "bits": bits, "ms": ms, "steps": steps, "met": met,
                     "elements": 1_000_000, "ms_fp32": 10.0}
 
-        rows = [row("int8", 8, 11), row("int4", 4, 20), row("int2", 2, 20, met=False), row("slow", 2, 20, steps=3.0)]
+        rows = [row("int8", 8, 11), row("int4", 4, 20), row("int3packed", 2, 20, met=False), row("slow", 2, 20, steps=3.0)]
         self.assertEqual("text, 2 ranks: int8", accuracy.fastest(rows, 1e9)[0]["name"])
         best, times = accuracy.fastest(rows, 100e6)
         self.assertEqual("text, 2 ranks: int4", best["name"])
         self.assertAlmostEqual((0.010 + 0.32) / (0.020 + 0.04), times)
         self.assertIsNone(accuracy.fastest(rows, 1e12), "fp32")
-        self.assertIsNone(accuracy.fastest([row("int2", 2, 20, met=False)], 1e6))
+        self.assertIsNone(accuracy.fastest([row("int3packed", 2, 20, met=False)], 1e6))
 
 
 if __name__ == "__main__":

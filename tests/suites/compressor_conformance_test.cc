@@ -221,7 +221,7 @@ size_t payloads_together(const core::CompressorSpec& spec) {
   for (const char* name : {"efsignsgd", "onebit", "signsgd", "signum"}) {
     if (spec.name == name) return 4;
   }
-  return spec.name == "terngrad" || spec.name == "int2" || (spec.name == "qsgd" && spec.parameter == 2) ? 2 : 1;
+  return spec.name == "terngrad" || (spec.name == "qsgd" && spec.parameter == 2) ? 2 : 1;
 }
 
 TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {

@@ -368,10 +368,9 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "onebit") return sides(p, scale, block);
   if (spec.name == "signsgd" || spec.name == "signum") return votes(p, scale);
   if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
-  if (spec.name.starts_with("int") && spec.name != "int8s") {
+  if (spec.name.starts_with("int")) {
     return block_codes(integers_of_few_bits(block, spec.name[3] - '0'), p, job);
   }
-  if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
   if (spec.name == "terngrad") return block_codes(integers(block, 1, true), p, job);
   if (spec.name == "qsgd") return block_codes(qsgd(static_cast<int>(spec.parameter)), p, job);
   if (spec.name == "fp8e4m3") return block_codes(floats(block, 4, -9, 448), p, job);

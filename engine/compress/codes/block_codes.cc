@@ -5,10 +5,8 @@
 // in what a code says (block_codes_kernels.h) and in nothing else.
 //
 //   int8      255 integers, the nearest one. Error feedback. Misses at most block / (4 * 127^2) of the squared norm.
-//   int2, int3, int4, int5, int6
-//             2^BITS - 1 integers, the nearest one, of small blocks with units of 16 bits. Error feedback. Misses at
-//             most 1.016 block / (4 * (2^(BITS - 1) - 1)^2) of the squared norm.
-//   int8s     255 integers, rounded at random; unbiased, variance at most the same share. No error feedback.
+//   int4      15 integers, the nearest one, of small blocks with units of 16 bits. Misses at most
+//             1.016 block / (4 * 7^2) of the squared norm. Error feedback.
 //   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased,
 //             variance at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and
 //             variance is 127.
@@ -38,13 +36,7 @@ namespace {
 using Member = BlockCode;
 using Codes = CodeFormat::Codes;
 constexpr Member kInt8{compressor_id("int8"), {.codes = Codes::nearest}, 0};
-constexpr Member of_few_bits(uint32_t id, int bits) {
-  return {id, {.codes = Codes::nearest, .bits = bits, .unit = CodeFormat::Unit::bf16}, 0};
-}
-constexpr Member kInt2 = of_few_bits(compressor_id("int2"), 2), kInt3 = of_few_bits(compressor_id("int3"), 3),
-                 kInt4 = of_few_bits(compressor_id("int4"), 4), kInt5 = of_few_bits(compressor_id("int5"), 5),
-                 kInt6 = of_few_bits(compressor_id("int6"), 6);
-constexpr Member kInt8s{compressor_id("in8s"), {.codes = Codes::stochastic}, 0};
+constexpr Member kInt4{compressor_id("int4"), {.codes = Codes::nearest, .bits = 4, .unit = CodeFormat::Unit::bf16}, 0};
 constexpr Member kFp8E4M3{compressor_id("e4m3"), {.codes = Codes::e4m3}, 0};
 constexpr Member kFp8E5M2{compressor_id("e5m2"), {.codes = Codes::e5m2}, 0};
 constexpr Member kNatural{compressor_id("natu"), {.codes = Codes::power}, 1024};
@@ -61,9 +53,8 @@ Member with_parameter(Member member, const core::CompressorSpec& spec) {
 BlockLayout layout_of(const Member& member, int64_t n) { return block_code_layout(member, n); }
 
 constexpr std::pair<std::string_view, const Member*> kMembers[] = {
-    {"int8", &kInt8},       {"int6", &kInt6},       {"int5", &kInt5},         {"int4", &kInt4},
-    {"int3", &kInt3},       {"int2", &kInt2},       {"int8s", &kInt8s},       {"fp8e4m3", &kFp8E4M3},
-    {"fp8e5m2", &kFp8E5M2}, {"natural", &kNatural}, {"terngrad", &kTernGrad}, {"qsgd", &kQsgd}};
+    {"int8", &kInt8},       {"int4", &kInt4},         {"fp8e4m3", &kFp8E4M3}, {"fp8e5m2", &kFp8E5M2},
+    {"natural", &kNatural}, {"terngrad", &kTernGrad}, {"qsgd", &kQsgd}};
 
 class BlockCodes final : public HostCompressor {
  public:
@@ -181,18 +172,9 @@ CompressorRow int8() {
                     {.sgd = 0.0096, .adaptive = 0.0095});
 }
 
-CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
-CompressorRow int3() { return row<kInt3>("int3", "3-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int4() {
   return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock, core::Listed::for_adaptive,
                     {.adaptive = 0.15});
-}
-
-CompressorRow int5() { return row<kInt5>("int5", "5-bit integers, scaled by block", true, kSmallBlock); }
-CompressorRow int6() { return row<kInt6>("int6", "6-bit integers, scaled by block", true, kSmallBlock); }
-
-CompressorRow int8s() {
-  return row<kInt8s>("int8s", "8-bit integers, scaled by block, rounded at random", false, block_of(256));
 }
 
 CompressorRow fp8e4m3() {

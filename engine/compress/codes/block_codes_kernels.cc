@@ -326,9 +326,7 @@ bool encode_any(const CodeFormat& format, const EncodeRun& run, const CodeTarget
 
 size_t decode_any(const CodeFormat& format, const CodeDecode& run) {
   switch (format.codes) {
-    case CodeFormat::Codes::nearest:
-      return format.stored_bits() == Ternary::kBits ? decode_run<Ternary>(format, run)
-                                                    : decode_run<Nearest>(format, run);
+    case CodeFormat::Codes::nearest: return decode_run<Nearest>(format, run);
     case CodeFormat::Codes::stochastic:
       return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Stochastic>(format, run);
     case CodeFormat::Codes::e4m3: return decode_run<E4M3>(format, run);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The integers of int8, int4, int3 and int2 (block_codes.cc), with as few bits as Rice's code needs for them
-// (rice_kernels.h): same values, same error feedback. Most elements of a block are much smaller than its largest one,
-// so integers near 0 are frequent: 4 bits become 3.6 where numbers are normally distributed, in blocks of 256.
+// Integers of 4 or 3 bits, of the values and with the error feedback of int4 (block_codes.cc), with as few bits as
+// Rice's code needs for them (rice_kernels.h). Most elements of a block are much smaller than its largest one, so
+// integers near 0 are frequent: 4 bits become 3.6 where numbers are normally distributed, in blocks of 256.
 //
 // Payload, in this order: the header (count = used bytes / 16); the bfloat16 units of blocks; the end of each run's
 // stream, as 32 bits in units of 8 bytes; the streams. A run is whole blocks of at most 8192 elements. There is room
@@ -197,10 +197,6 @@ CompressorRow row(std::string_view name, std::string_view summary, double usual_
 
 }  // namespace
 
-CompressorRow int8packed() {
-  return row("int8packed", "8-bit integers, scaled by block, in as few bits as it takes", 0.88);
-}
-
 CompressorRow int4packed() {
   return row("int4packed", "4-bit integers, scaled by block, in as few bits as it takes", 0.72,
              core::Listed::for_adaptive, {.sgd = 0.13, .adaptive = 0.22});
@@ -211,10 +207,6 @@ CompressorRow int3packed() {
                            core::Listed::always, {.sgd = 0.36, .adaptive = 0.46});
   made.traits.dense_first = 80;
   return made;
-}
-
-CompressorRow int2packed() {
-  return row("int2packed", "2-bit integers, scaled by block, in as few bits as it takes", 0.55);
 }
 
 }  // namespace gradtune::compress

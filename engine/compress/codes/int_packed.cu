@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `int8packed`, `int4packed`, `int3packed` and `int2packed` on a device. A block of threads has a run of at most 8192
-// elements: 32 to a thread, which are read once, and then a group of 64, as words (rice.cuh), to each of half of the
-// threads. The place of a run's stream is known when all earlier runs have theirs, so streams are made in scratch, and
-// copied. A decoder must read the groups of a run one after the other to find their begins; one thread for each payload
-// does that. Then all threads read groups, and add up.
+// `int4packed` and `int3packed` on a device. A block of threads has a run of at most 8192 elements: 32 to a thread,
+// which are read once, and then a group of 64, as words (rice.cuh), to each of half of the threads. The place of a
+// run's stream is known when all earlier runs have theirs, so streams are made in scratch, and copied. A decoder must
+// read the groups of a run one after the other to find their begins; one thread for each payload does that. Then all
+// threads read groups, and add up.
 #include "engine/compress/codes/int_packed_layout.h"
 
 #include "engine/compress/codes/codes.cuh"
@@ -237,8 +237,8 @@ struct DecodeJob {
 template <int kBits>
 struct AddStreams {
   using Job = DecodeJob;
-  static constexpr uint32_t kAtOnce = kBits == 8 ? 3 : kWarps;  // payloads, whose streams a warp each reads
-  static constexpr uint32_t kTogether = kThreads / kGroups;     // of them, whose groups a thread each reads
+  static constexpr uint32_t kAtOnce = kWarps;                // payloads, whose streams a warp each reads
+  static constexpr uint32_t kTogether = kThreads / kGroups;  // of them, whose groups a thread each reads
   static constexpr uint32_t kBad = ~0U;
   struct Shared {
     alignas(16) uint32_t streams[kAtOnce][kStreamWords<kBits>];
@@ -377,12 +377,8 @@ class IntPacked final : public DeviceCompressor {
   // Calls body with a type that has the number of bits.
   template <class Body>
   void with_bits(const Body& body) const {
-    switch (code_.bits) {
-      case 2: return body(std::integral_constant<int, 2>());
-      case 3: return body(std::integral_constant<int, 3>());
-      case 4: return body(std::integral_constant<int, 4>());
-      default: return body(std::integral_constant<int, 8>());
-    }
+    if (code_.bits == 3) return body(std::integral_constant<int, 3>());
+    return body(std::integral_constant<int, 4>());
   }
 
   void enqueue_encode(std::span<const Encode> jobs, Queue& queue) const override {

@@ -23,10 +23,8 @@ struct IntPackedCode {
   uint32_t id;
   int bits;
 };
-inline constexpr IntPackedCode kIntPackedCodes[] = {{"int8packed", compressor_id("in8p"), 8},
-                                                    {"int4packed", compressor_id("in4p"), 4},
-                                                    {"int3packed", compressor_id("in3p"), 3},
-                                                    {"int2packed", compressor_id("in2p"), 2}};
+inline constexpr IntPackedCode kIntPackedCodes[] = {{"int4packed", compressor_id("in4p"), 4},
+                                                    {"int3packed", compressor_id("in3p"), 3}};
 
 inline const IntPackedCode& int_packed_code_of(std::string_view name) {
   const auto* const code = std::ranges::find(kIntPackedCodes, name, &IntPackedCode::name);

@@ -217,15 +217,8 @@ bool unpack(std::span<const std::byte> from, size_t n, uint8_t* codes) {
 
 template <class Body>
 auto with_bits(int bits, const Body& body) {
-  switch (bits) {
-    case 2: return body(std::integral_constant<int, 2>());
-    case 3: return body(std::integral_constant<int, 3>());
-    case 4: return body(std::integral_constant<int, 4>());
-    case 5: return body(std::integral_constant<int, 5>());
-    case 6: return body(std::integral_constant<int, 6>());
-    case 7: return body(std::integral_constant<int, 7>());
-    default: return body(std::integral_constant<int, 8>());
-  }
+  if (bits == 3) return body(std::integral_constant<int, 3>());
+  return body(std::integral_constant<int, 4>());
 }
 
 size_t pack_any(uint8_t* codes, size_t n, int bits, std::byte* to) {

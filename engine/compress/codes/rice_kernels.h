@@ -4,7 +4,7 @@
 // Integers around 0 in as few bits as Rice's code needs for them (Rice, 1979), a group of 64 elements at a time.
 // Internal to engine/compress.
 //
-// A code c of 2 to 8 bits stands for the integer c - L, L = 2^(bits - 1) - 1, of magnitude m <= L. A group has a number
+// A code c of 3 or 4 bits stands for the integer c - L, L = 2^(bits - 1) - 1, of magnitude m <= L. A group has a number
 // k <= bits - 2, the one that takes fewest bits, and of ties the least. It is, one behind the other, without gaps:
 // - 3 bits: k; or 7 and nothing else if all integers are 0.
 // - k words: bit 0, 1, ... k - 1 of every m.

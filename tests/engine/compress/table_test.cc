@@ -103,8 +103,7 @@ TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
   EXPECT_EQ(
       error_of({"gzip", 0}),
       "compressor \"gzip\" is unknown; known are none, packed, bf16, bf16packed, fp16, topk, threshk, dgc, efsignsgd, "
-      "onebit, signsgd, signum, int8, int6, int5, int4, int3, int2, int8packed, int4packed, int3packed, int2packed, "
-      "int8s, fp8e4m3, fp8e5m2, natural, qsgd, terngrad, "
+      "onebit, signsgd, signum, int8, int4, int4packed, int3packed, fp8e4m3, fp8e5m2, natural, qsgd, terngrad, "
       "randk, powersgd, thc, rows, coo, blocks");
 }
 

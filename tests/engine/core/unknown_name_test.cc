@@ -9,14 +9,14 @@
 namespace gradtune::core {
 namespace {
 
-constexpr std::string_view kKnown[] = {"none", "topk", "threshk", "int8packed", "int4packed"};
+constexpr std::string_view kKnown[] = {"none", "topk", "threshk", "int3packed", "int4packed"};
 
 TEST(UnknownName, SaysWhatIsKnownAndWhichNameWasMeant) {
   EXPECT_EQ(unknown_name("compressor", "topq:0.1", kKnown),
-            "compressor \"topq:0.1\" is unknown (did you mean \"topk\"?); known are none, topk, threshk, int8packed, "
+            "compressor \"topq:0.1\" is unknown (did you mean \"topk\"?); known are none, topk, threshk, int3packed, "
             "int4packed");
   EXPECT_EQ(unknown_name("compressor", "zip", kKnown),
-            "compressor \"zip\" is unknown; known are none, topk, threshk, int8packed, int4packed");
+            "compressor \"zip\" is unknown; known are none, topk, threshk, int3packed, int4packed");
 }
 
 TEST(UnknownName, TheNearestNameIsThatWithTheFewestEdits) {

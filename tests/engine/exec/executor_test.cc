@@ -119,7 +119,7 @@ TEST(Executor, ResidualsStayWithATableThatOnlyChangedTimesAndGoWithAnyOther) {
 
 TEST(Executor, RandomCompressorsDrawAnewInEveryStepAndOnEveryRank) {
   const core::GradientTable table = make_table({{1024, DType::f32}});
-  const auto strategy = make_strategy(table, "int8s:256: encode@device all_gather decode@device", 1 << 20, 1);
+  const auto strategy = make_strategy(table, "terngrad:256: encode@device all_gather decode@device", 1 << 20, 1);
   Values gradient(1024);
   core::Rng rng(1);
   for (size_t i = 0; i < gradient.size(); ++i) {
@@ -140,7 +140,7 @@ TEST(Executor, RandomCompressorsDrawAnewInEveryStepAndOnEveryRank) {
   EXPECT_NE(averages(2)[0], steps[0]);
   EXPECT_NE(steps[0], steps[1]);
   EXPECT_NE(steps[1], steps[2]);
-  // Each rank sends multiples of 0.5; if both had drawn alike, the sums would be multiples of 1.
+  // Each rank adds multiples of 63.5; if both had drawn alike, averages would be multiples of 127.
   EXPECT_TRUE(std::any_of(steps[0].begin(), steps[0].end(), [](float value) { return value != std::floor(value); }));
 }
 

@@ -144,8 +144,8 @@ OptionsPlan draw_options(Draw& draw, const OptimizerPlan& optimizer, bool races)
   }
   const bool has_momentum = optimizer.kind != OptimizerPlan::Kind::sgd || optimizer.momentum != 0;
   if (options.fidelity == core::Fidelity::lossy) {
-    among.insert(among.end(), {"topk:0.1", "topk:0.01", "threshk:0.05", "randk:0.1", "powersgd:2", "int8", "int8s",
-                               "fp8e4m3", "fp8e5m2", "natural", "terngrad", "qsgd", "onebit", "efsignsgd", "thc"});
+    among.insert(among.end(), {"topk:0.1", "topk:0.01", "threshk:0.05", "randk:0.1", "powersgd:2", "int8", "fp8e4m3",
+                               "fp8e5m2", "natural", "terngrad", "qsgd", "onebit", "efsignsgd", "thc"});
     options.lossy_after = draw.chance(0.2) ? draw.below(20) : 0;
     options.unscaled = draw.wants("signs", 0.1);
     if (options.unscaled) among.insert(among.end(), {"signsgd", "signum"});

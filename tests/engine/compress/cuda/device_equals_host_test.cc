@@ -526,8 +526,8 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
 TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
   constexpr size_t kElements = 20000;
   for (const core::CompressorSpec& spec :
-       {core::CompressorSpec{"int8packed", 256}, core::CompressorSpec{"int4packed", 64},
-        core::CompressorSpec{"int3packed", 192}, core::CompressorSpec{"int2packed", 8192}}) {
+       {core::CompressorSpec{"int4packed", 64}, core::CompressorSpec{"int4packed", 8192},
+        core::CompressorSpec{"int3packed", 192}}) {
     const auto host = std::move(compress::make_compressor(spec)).value();
     const auto device = on_device(std::move(compress::cuda::make_device_compressor(spec)).value());
     const compress::IntPackedLayout layout = compress::int_packed_layout(spec, kElements);
@@ -558,6 +558,12 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
       flipped[streams_at + bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
       compare(flipped);
     }
+    // A group takes as many bits with a k that is one too large as with the largest k.
+    Payload beyond = encode(*host, {.gradient = make_data(Data::constant, kElements)}).payload;
+    EXPECT_EQ(beyond[streams_at] & 7, spec.name[3] - '0' - 2);
+    ++beyond[streams_at];
+    EXPECT_FALSE(decode(*host, {.payloads = {beyond}, .n = kElements}).ok());
+    compare(beyond);
     Payload of_zeros = good;  // and negative ones
     std::fill(of_zeros.begin() + 16, of_zeros.begin() + static_cast<ptrdiff_t>(ends_at), 0);
     const DecodeCase job{.payloads = {of_zeros}, .n = kElements};

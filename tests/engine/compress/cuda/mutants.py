@@ -52,7 +52,7 @@ MUTANTS = [
     expression("runs.cuh", "round_up(begin + end, kUsedUnit) != said * kUsedUnit", "false", "int4packed_256"),
     expression("frames.cuh", "__float_as_uint(scale) >= kInfinityBits", "__float_as_uint(scale) > kInfinityBits", "efsignsgd_64"),
     # codes.cuh
-    expression("codes.cuh", "random & 0x7fff", "random & 0x3fff", "int8s_256"),
+    expression("codes.cuh", "random & 0x7fff", "random & 0x3fff", "terngrad_256"),
     expression("codes.cuh", "((four & 0x7f7f7f7f) + 0x01010101) & four & 0x80808080", "(four + 0x01010101) & four & 0x80", "int8_256"),
     expression("codes.cuh", "exponent < kSmallest ? kSmallest : exponent", "exponent", "fp8e4m3_128"),
     expression("codes.cuh", "random << 7", "random << 6", "natural"),
@@ -61,8 +61,8 @@ MUTANTS = [
     expression("codes.cuh", "(__float_as_uint(unit) + 0xffff) & 0xffff0000", "__float_as_uint(unit) & 0xffff0000", "int4_64"),
     expression("codes.cuh", "sent - coded.value * unit.unit", "__builtin_fmaf(-coded.value, unit.unit, sent)", "int8_256"),
     # random.cuh
-    expression("random.cuh", "in_group >= 64", "in_group > 64", "int8s_256"),
-    expression("random.cuh", "in_group / 32 % 2 == 1", "in_group / 32 % 2 == 0", "int8s_256"),
+    expression("random.cuh", "in_group >= 64", "in_group > 64", "terngrad_256"),
+    expression("random.cuh", "in_group / 32 % 2 == 1", "in_group / 32 % 2 == 0", "terngrad_256"),
     expression("random.cuh", "of.use | kSharedUse", "of.use", "randk_0_1"),
     # norms.cuh
     expression("norms.cuh", "squares > 0x1p-80F", "squares > -1", "qsgd_8"),
@@ -99,12 +99,12 @@ MUTANTS = [
     expression("rice.cuh", "code ^ (carry | ~positive)", "code ^ ~positive", "int4packed_256"),
     expression("rice.cuh", "cost > least", "cost >= least", "int4packed_256"),
     expression("rice.cuh", "k * n + sum + n - count_bits(top)", "k * n + sum + n", "int4packed_256"),
-    statement("rice.cuh", "borrow &= magnitudes_[bit];", "int8packed_256", "borrow = 0;"),
+    statement("rice.cuh", "borrow &= magnitudes_[bit];", "int4packed_256", "borrow = 0;"),
     statement("rice.cuh", "if (j == 0) some |= word;", "int3packed_256", "some |= word;"),
     expression("rice.cuh", "some & first_bits(elements)", "some", "int4packed_64"),
     expression("rice.cuh", "(at + 63) / 64 * 64 == in.end", "at <= in.end", "DeviceIntPacked.accepts_the_streams_that_the_host_accepts"),
     expression("rice.cuh", "k > kPlanes - 1", "k > kPlanes", "DeviceIntPacked.accepts_the_streams_that_the_host_accepts"),
-    expression("rice.cuh", "magnitudes[bit] ^ (borrow | ~positive)", "magnitudes[bit] ^ ~positive", "int2packed_256"),
+    expression("rice.cuh", "magnitudes[bit] ^ (borrow | ~positive)", "magnitudes[bit] ^ ~positive", "int3packed_256"),
     # int_packed.cu
     expression("int_packed.cu", "apart < 8", "apart < 4", "int4packed_64"),
     expression("int_packed.cu", "group / job.blocks.groups * job.blocks.groups", "group", "int4packed_256"),

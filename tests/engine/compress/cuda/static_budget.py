@@ -64,12 +64,10 @@ TABLE = [
     ("packed", r"WriteHeadersILNS0_10PackedTypeE0", 0.75, 0, "all"),
     ("packed", r"WriteGroupsILNS0_10PackedTypeE0", 0.75, 0, "all"),
     ("packed", r"AddGroupsILNS0_10PackedTypeE0", 0.75, 0, "all"),
-    ("int_packed", r"WriteStreamsILi8E", 0.50, 16, "stream"),
     ("int_packed", r"WriteStreamsILi4E", 0.50, 16, "stream"),
     ("int_packed", r"WriteStreamsILi3E", 0.50, 16, "stream"),
     ("int_packed", r"CopyStreams", 0.50, 0, "stream"),
-    ("int_packed", r"AddStreamsILi8E", 0.90, 16, "stream"),  # bits of Rice codes are put in place one by one
-    ("int_packed", r"AddStreamsILi4E", 0.80, 16, "stream"),  # likewise
+    ("int_packed", r"AddStreamsILi4E", 0.80, 16, "stream"),  # bits of Rice codes are put in place one by one
     ("int_packed", r"AddStreamsILi3E", 0.75, 16, "stream"),
     ("randk", r"RandkEncode", 0.75, 6, "stream"),
     ("randk", r"RandkDecode", 1.0, 2, "stream"),  # Philox, and divisions of 64 bits to find strata
