@@ -1,20 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies `auto`, `espresso` and `usbyte`: the planners of those names (planner.h) with a model of the running job
-// (step_time_predictor.h), in rounds. A round fits the model to the times measured so far, plans, and requests
-// measurements of those plans that may be faster than all measured ones. Unknown costs look cheap to the model, so
-// compressors that never ran are tried in the first round, and their real cost is known in the second. When a round
-// has no more requests, or after kMostRounds, the fastest measured plans go to the race.
-// - auto: Plans with all options, with those that stay on the device, and with one compressor each, so that a
-//   round's candidates differ where the model may be wrong. Sparse tensors are planned under each scheme too. If
-//   buckets may be due at the next forward pass, it also plans steps that go on into it, with all options.
-// - espresso: One plan with an option for each tensor.
-// - usbyte: One plan with blocks and their order, under the faster of the baseline's options.
+// Policy `auto`: the planner of that name (planner.h) with a model of the running job (step_time_predictor.h), in
+// rounds. A round fits the model to the times measured so far, plans, and requests measurements of those plans that
+// may be faster than all measured ones. Unknown costs look cheap to the model, so compressors that never ran are tried
+// in the first round, and their real cost is known in the second. When a round has no more requests, or after
+// kMostRounds, the fastest measured plans go to the race.
 //
-// If the sum of a sparse tensor is nearly dense, they plan once more with all tensors as dense ones.
+// It plans with all options, with those that stay on the device, and with one compressor each, so that a round's
+// candidates differ where the model may be wrong. Sparse tensors are planned under each scheme too. If buckets may be
+// due at the next forward pass, it also plans steps that go on into it, with all options. If the sum of a sparse
+// tensor is nearly dense, it plans once more with all tensors as dense ones.
 //
-// Without operation times `auto` is `mergecomp`, which needs no model, and the others propose nothing.
+// Without operation times it is `mergecomp`, which needs no model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,15 +40,14 @@ namespace {
 
 constexpr int kMostRounds = 5;
 constexpr size_t kMostAtOnce = 4;
-constexpr int kPieces = 32;             // the number of pieces from which buckets are made
-constexpr int64_t kMostReplays = 5000;  // takes a few milliseconds
-constexpr double kWorthTrying = 1.05;   // times the baseline, in the first round: models are a few percent off
-constexpr double kWorthAgain = 1.02;    // times the baseline, later, while nothing faster was found
-constexpr double kWorthMore = 0.99;     // times the best measured
-constexpr double kWorthRacing = 1.05;   // times the best
-constexpr size_t kMostRacing = 4;       // plans of one search are much alike, and each costs a block in every round
-constexpr double kNotSlower = 1.03;     // times the baseline; slower ones are not worth a race
-constexpr double kNearlyDense = 0.5;    // share of rows
+constexpr int kPieces = 32;            // the number of pieces from which buckets are made
+constexpr double kWorthTrying = 1.05;  // times the baseline, in the first round: models are a few percent off
+constexpr double kWorthAgain = 1.02;   // times the baseline, later, while nothing faster was found
+constexpr double kWorthMore = 0.99;    // times the best measured
+constexpr double kWorthRacing = 1.05;  // times the best
+constexpr size_t kMostRacing = 4;      // plans of one search are much alike, and each costs a block in every round
+constexpr double kNotSlower = 1.03;    // times the baseline; slower ones are not worth a race
+constexpr double kNearlyDense = 0.5;   // share of rows
 
 using Options = std::vector<core::Option>;
 
@@ -72,8 +69,7 @@ core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& re
 }
 
 // Adds the planner's plan with those options; nothing if there are no options.
-void add_plan(std::string_view planner, const Options& options, const Knowledge& knowledge, const CostTable& cost,
-              int pieces, Plans& plans) {
+void add_plan(const Options& options, const Knowledge& knowledge, const CostTable& cost, Plans& plans) {
   if (knowledge.table.numel() == 0) {
     plans.push_back({{}, {core::plain_all_reduce()}});
     return;
@@ -81,7 +77,7 @@ void add_plan(std::string_view planner, const Options& options, const Knowledge&
   const auto model =
       make_program_cost(cost, options, knowledge.traits, knowledge.table.numel(), core::dtypes_of(knowledge.table));
   if (!model) return;
-  const auto planned = plan(planner, {*model.value(), knowledge, pieces, kMostReplays});
+  const auto planned = plan("auto", {*model.value(), knowledge, kPieces});
   if (!planned) return;
   const auto kept = model.value()->options();
   plans.push_back({planned.value().strategy, {kept.begin(), kept.end()}});
@@ -102,7 +98,7 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
       });
       if (is_admitted && (host_threads > 0 || !core::uses_host(option))) options.push_back(option);
     }
-    add_plan("auto", options, part, cost, kPieces, plans);
+    add_plan(options, part, cost, plans);
   };
   add(knowledge.codecs, knowledge.host_threads);
   if (knowledge.host_threads > 0) add(knowledge.codecs, 0);
@@ -111,20 +107,8 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
     if (traits == nullptr || !traits->takes_rows) add({codec}, knowledge.host_threads);
   }
   if (knowledge.forward_overlap && knowledge.table.forward_us > 0) {
-    add_plan("auto", all, knowledge, cost, kPieces, plans);
+    add_plan(all, knowledge, cost, plans);
   }
-  return plans;
-}
-
-Plans plan_espresso(const Knowledge& knowledge, const CostTable& cost) {
-  Plans plans;
-  add_plan("espresso", admitted_options(knowledge), knowledge, cost, 0, plans);
-  return plans;
-}
-
-Plans plan_usbyte(const Knowledge& knowledge, const CostTable& cost) {
-  Plans plans;
-  add_plan("usbyte", admitted_options(knowledge), knowledge, cost, 0, plans);
   return plans;
 }
 
@@ -160,25 +144,19 @@ bool has_late(const core::Strategy& strategy) {
 
 class ModelPolicy final : public Policy {
  public:
-  using MakePlans = Plans (*)(const Knowledge& knowledge, const CostTable& cost);
-
-  ModelPolicy(std::string_view name, MakePlans make_plans, bool refines, std::unique_ptr<Policy> unplanned,
-              const PolicyOptions& options)
-      : name_(name),
-        make_plans_(make_plans),
-        refines_(refines),
-        unplanned_(std::move(unplanned)),
+  explicit ModelPolicy(const PolicyOptions& options)
+      : unplanned_(make_mergecomp(options)),
         most_finalists_(std::min(kMostRacing, static_cast<size_t>(std::max(options.most_finalists, 0)))) {}
 
-  std::string_view name() const override { return name_; }
+  std::string_view name() const override { return "auto"; }
 
   Proposal propose(const Knowledge& knowledge) override {
     if (knowledge.ranks.size < 2 || knowledge.table.numel() == 0) return {.candidates = {}, .final = true};
     for (Tried& tried : tried_) tried.is_asked = false;  // candidates that could not run have no measurement
     if (!is_planned_) is_planned_ = can_plan(knowledge);
-    if (!*is_planned_ && unplanned_) return unplanned_->propose(knowledge);
+    if (!*is_planned_) return unplanned_->propose(knowledge);
     std::vector<Candidate> next;
-    if (*is_planned_ && rounds_ < kMostRounds) next = next_round(knowledge);
+    if (rounds_ < kMostRounds) next = next_round(knowledge);
     if (next.empty()) {
       rounds_ = kMostRounds;
       return {finalists(knowledge), true};
@@ -189,7 +167,7 @@ class ModelPolicy final : public Policy {
   }
 
   void learn(const core::Measurement& measurement) override {
-    if (!is_planned_.value_or(true) && unplanned_) return unplanned_->learn(measurement);
+    if (!is_planned_.value_or(true)) return unplanned_->learn(measurement);
     for (Tried& tried : tried_) {
       if (tried.is_asked && tried.hash == measurement.strategy_hash) tried.step_ms = measurement.step_ms;
     }
@@ -233,27 +211,25 @@ class ModelPolicy final : public Policy {
     }
     const CostTable& cost = forecast.value().cost().table;
     std::vector<std::pair<double, core::Strategy>> worth;
-    Plans plans = make_plans_(bare, cost);
+    Plans plans = plan_joint(bare, cost);
     if (is_sparse) plans = with_sparse_tensors(plans, knowledge, cost);
     if (std::ranges::any_of(knowledge.table.tensors, is_nearly_dense)) {
       bare.table = as_dense(knowledge.table);
-      std::ranges::move(make_plans_(bare, cost), std::back_inserter(plans));
+      std::ranges::move(plan_joint(bare, cost), std::back_inserter(plans));
     }
     for (PlannedPart& part : plans) {
       core::Strategy strategy = std::move(part.strategy);
-      if (refines_) {
-        const HillClimbJob refining{.table = knowledge.table,
-                                    .cost = cost,
-                                    .traits = knowledge.traits,
-                                    .options = part.options,
-                                    .most_in_flight = knowledge.machine.collectives_at_once};
-        // The climb would restore the order of readiness in a plan with late buckets.
-        strategy =
-            has_late(strategy) ? reorder(std::move(strategy), refining) : hill_climb(std::move(strategy), refining);
-        // This skips the first round: unknown options look cheap in any fusion, so the candidates would be alike.
-        if (rounds_ > 0 && !has_late(strategy) && !is_sparse) {
-          strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
-        }
+      const HillClimbJob refining{.table = knowledge.table,
+                                  .cost = cost,
+                                  .traits = knowledge.traits,
+                                  .options = part.options,
+                                  .most_in_flight = knowledge.machine.collectives_at_once};
+      // The climb would restore the order of readiness in a plan with late buckets.
+      strategy =
+          has_late(strategy) ? reorder(std::move(strategy), refining) : hill_climb(std::move(strategy), refining);
+      // This skips the first round: unknown options look cheap in any fusion, so the candidates would be alike.
+      if (rounds_ > 0 && !has_late(strategy) && !is_sparse) {
+        strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
       }
       const auto step = forecast.value().step(strategy);
       if (!step || !(step->ms - step->error_ms <= most_ms)) continue;
@@ -270,7 +246,7 @@ class ModelPolicy final : public Policy {
   }
 
   // Example: "auto 3: bf16 + topk:0.01 host, 6 buckets".
-  std::string label_of(const core::Strategy& strategy, size_t number) const {
+  static std::string label_of(const core::Strategy& strategy, size_t number) {
     std::set<std::string> parts;
     for (const core::Bucket& bucket : strategy.buckets) {
       std::string part = bucket.option.codecs.empty() ? "none" : "";
@@ -280,8 +256,8 @@ class ModelPolicy final : public Policy {
     }
     const size_t buckets = strategy.buckets.size();
     const auto late = std::ranges::count(strategy.buckets, core::Due::forward, &core::Bucket::due);
-    return fmt::format("{} {}: {}, {} bucket{}{}", name_, number, fmt::join(parts, " + "), buckets,
-                       buckets == 1 ? "" : "s", late > 0 ? fmt::format(", {} late", late) : "");
+    return fmt::format("auto {}: {}, {} bucket{}{}", number, fmt::join(parts, " + "), buckets, buckets == 1 ? "" : "s",
+                       late > 0 ? fmt::format(", {} late", late) : "");
   }
 
   // The best measured plans, within reach of the best and not slower than the baseline.
@@ -300,9 +276,6 @@ class ModelPolicy final : public Policy {
     return candidates;
   }
 
-  const std::string_view name_;
-  const MakePlans make_plans_;
-  const bool refines_;                       // improves plans with the timeline
   const std::unique_ptr<Policy> unplanned_;  // used if there is no model
   const size_t most_finalists_;
   std::optional<bool> is_planned_;  // unknown before the first proposal
@@ -312,16 +285,6 @@ class ModelPolicy final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_auto(const PolicyOptions& options) {
-  return std::make_unique<ModelPolicy>("auto", plan_joint, /*refines=*/true, make_mergecomp(options), options);
-}
-
-std::unique_ptr<Policy> make_usbyte(const PolicyOptions& options) {
-  return std::make_unique<ModelPolicy>("usbyte", plan_usbyte, /*refines=*/false, nullptr, options);
-}
-
-std::unique_ptr<Policy> make_espresso(const PolicyOptions& options) {
-  return std::make_unique<ModelPolicy>("espresso", plan_espresso, /*refines=*/false, nullptr, options);
-}
+std::unique_ptr<Policy> make_auto(const PolicyOptions& options) { return std::make_unique<ModelPolicy>(options); }
 
 }  // namespace gradtune::policies

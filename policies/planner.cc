@@ -250,7 +250,7 @@ Planned plan_mergecomp(const PlannedJob& job) {
 Planned plan_espresso(const PlannedJob& job) {
   const Atoms atoms(job.knowledge.table);
   const Plan on_device = choose_options(job.model, atoms.atoms);
-  const Plan plan = offload(job.model, atoms.atoms, on_device, job.most_replays);
+  const Plan plan = offload(job.model, atoms.atoms, on_device);
   core::Strategy strategy = strategy_of(plan, atoms, job.model);
   const double end_us = job.knowledge.forward_overlap ? end_us_of(strategy, job) : plan.end_us;
   return {std::move(strategy), end_us, {}};

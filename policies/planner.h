@@ -37,7 +37,6 @@ struct PlannedJob {
   // For the joint search: buckets are made of about this many pieces, with large tensors cut and small neighbours
   // merged, so that a plan takes about a millisecond with any model. 0: the tensors themselves, up to kMostTensors.
   int pieces = 0;
-  int64_t most_replays = 1'000'000;  // replayed steps of Espresso's offload
 };
 
 // The table of planners (planner.cc).

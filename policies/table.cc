@@ -7,25 +7,18 @@
 
 namespace gradtune::policies {
 
-// One factory per row, in the source file of that name; auto, espresso and usbyte are in model_policy.cc.
+// One factory per row, in the source file of that name; auto is in model_policy.cc.
 std::unique_ptr<Policy> make_auto(const PolicyOptions& options);
-std::unique_ptr<Policy> make_espresso(const PolicyOptions& options);
 std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options);
 std::unique_ptr<Policy> make_fixed(const PolicyOptions& options);
 std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
-std::unique_ptr<Policy> make_usbyte(const PolicyOptions& options);
-std::unique_ptr<Policy> make_zen(const PolicyOptions& options);
 
 std::span<const PolicyRow> policy_table() {
   static constexpr PolicyRow kTable[] = {
       {"mergecomp", "partitions and compressors from measured step times, as few buckets as pay", make_mergecomp},
       {"auto", "the joint optimum of partition and options under a model of the job, corrected by measurements",
        make_auto},
-      {"espresso", "an option for each tensor under a model of the job, then offload to the host", make_espresso},
-      {"usbyte", "unequal blocks in the order in which the next forward pass reads them, under a model of the job",
-       make_usbyte},
       {"fixed", "the strategies given, nothing else", make_fixed},
-      {"zen", "of sparse tensors the scheme that sends less, chosen once; all else as without gradtune", make_zen},
       {"exhaustive", "every option on every partition; for small models and for tests", make_exhaustive},
   };
   return kTable;

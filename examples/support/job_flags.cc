@@ -20,7 +20,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--collectives", flags.collectives, "gloo, or nccl for gradients on CUDA devices");
   app.add_option("--fidelity", flags.fidelity, "exact, half or lossy");
   app.add_option("--compressors", flags.compressors, "allow-list, such as topk:0.01")->delimiter(',');
-  app.add_option("--policy", flags.policy, "auto, mergecomp, espresso, usbyte, zen, fixed or exhaustive");
+  app.add_option("--policy", flags.policy, "auto, mergecomp, fixed or exhaustive");
   app.add_option("--strategy", flags.strategy, "file to start from");
   app.add_option("--export", flags.export_file, "file for the strategy in force at the end");
   app.add_option("--journal", flags.journal, "file for what the tuner saw and decided");

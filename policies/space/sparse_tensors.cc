@@ -119,24 +119,4 @@ core::GradientTable without_sparse(core::GradientTable table) {
   return table;
 }
 
-SharesOf zen_shares(std::span<const double> gamma) {
-  core::check(!gamma.empty(), "one rank has what it has");
-  const auto ranks = static_cast<double>(uint64_t{1} << (gamma.size() - 1));
-  return {(ranks - 1) / ranks * (1 + gamma.back()), std::accumulate(gamma.begin(), gamma.end() - 1, 0.0)};
-}
-
-double balanced_parallelism_share(const core::Content& content, int ranks) {
-  return 2.0 * (ranks - 1) / ranks * (content.of_one + content.at(ranks, ranks));
-}
-
-double hierarchical_share(const core::Content& content, int ranks) {
-  double share = 0;
-  int summed = 1;
-  for (const int size : core::mesh_of(ranks)) {
-    share += 2 * (size - 1) * content.at(summed, ranks);
-    summed *= size;
-  }
-  return share;
-}
-
 }  // namespace gradtune::policies

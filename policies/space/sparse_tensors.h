@@ -57,17 +57,4 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
 core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost,
                                    std::span<const SparseScheme> schemes = sparse_schemes());
 
-// The quantities that Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy
-// of pairs (recursive doubling), in units of one rank's data. `gamma`: the densities of sums of 1, 2, 4, ... ranks
-// over that of one.
-struct SharesOf {
-  double balanced = 0, hierarchical = 0;
-};
-SharesOf zen_shares(std::span<const double> gamma);
-
-// The same over the bytes of the dense tensor. Lists take twice the bytes of their values (coordinates), and
-// densities are those of the content. Any number of ranks is allowed: sums are along the dimensions of their mesh.
-double balanced_parallelism_share(const core::Content& content, int ranks);
-double hierarchical_share(const core::Content& content, int ranks);
-
 }  // namespace gradtune::policies

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 from ._errors import Error
 
 Fidelity = Literal["exact", "half", "lossy"]
-Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
+Policy = Literal["auto", "mergecomp", "fixed", "exhaustive"]
 Collectives = Literal["gloo", "nccl"]
 PathLike = str | os.PathLike[str]
 Seconds = float | datetime.timedelta

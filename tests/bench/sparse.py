@@ -10,8 +10,8 @@ Models and arms are those of support/sparse_job.cc. In each part `auto` tunes on
 exports its strategy. Then arms take turns in fresh processes, `auto` with that strategy pinned. A job's step is the
 median of the second half of its steps.
 
-The anchor is DDP; `auto` also has the fastest of the pinned arms and `zen` as an anchor. `error` is the largest
-relative difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over
+The anchor is DDP; `auto` also has the fastest of the pinned arms as an anchor. `error` is the largest relative
+difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over
 ranks have one order, so only LibTorch's order of adding rows that repeat in a batch may differ, dense and sparse. On
 four ranks by_hand, gather and two_step add in the order of ranks. recursive_doubling, which two ranks do not have,
 adds in pairs.
@@ -52,7 +52,7 @@ def measure(bench, part, flags):
     told = bench.run(part, "auto", tuned, flags.tuning)
     print(f"{part}: auto {'decided' if told['decided'] else 'DID NOT DECIDE'}:\n{told['description']}", flush=True)
     pinned = PINNED if part.endswith("-4") else PINNED[:-1]
-    arms = ("ddp", "by_hand", *pinned, "zen", "auto")
+    arms = ("ddp", "by_hand", *pinned, "auto")
     times, losses, strategies = {arm: [] for arm in arms}, {}, {"auto": told["description"]}
     for _ in range(flags.rounds):
         for arm in arms:
@@ -69,7 +69,7 @@ def measure(bench, part, flags):
         rows[-1]["strategy"] = strategies[arm]
         rows[-1]["error"] = max(abs(loss - losses["ddp"][step]) / abs(losses["ddp"][step])
                                 for step, loss in losses[arm].items())
-    best = min((*pinned, "zen"), key=lambda arm: statistics.median(times[arm]))
+    best = min(pinned, key=lambda arm: statistics.median(times[arm]))
     row(rows, f"{part}: auto / best other ({best})", statistics.median(times["auto"]), statistics.median(times[best]),
         [a / b for a, b in zip(times["auto"], times[best])], WORSE)
 

@@ -71,7 +71,7 @@ std::vector<torch::Tensor> averages(Table& model, int size, const std::function<
 }
 
 template <typename Optimizer>
-void train_beside_one_process(const Rank& rank, const std::string& policy, Lies lies = Lies::by_rows) {
+void train_beside_one_process(const Rank& rank, Lies lies = Lies::by_rows) {
   auto group = make_group();
   torch::manual_seed(3);
   Table model(kRows, lies), alone;
@@ -79,7 +79,7 @@ void train_beside_one_process(const Rank& rank, const std::string& policy, Lies 
     alone->parameters()[p].data().copy_(model->parameters()[p].data());
   }
   Optimizer own(model->parameters(), 0.1), other(alone->parameters(), 0.1);
-  auto optimizer = wrap(own, *model, group, quiet({.fidelity = "exact", .policy = policy}));
+  auto optimizer = wrap(own, *model, group, quiet({.fidelity = "exact"}));
   for (int64_t step = 0; step < 12; ++step) {
     optimizer.zero_grad();
     model->loss(ids_of(rank.rank, step)).backward();
@@ -105,22 +105,22 @@ void train_beside_one_process(const Rank& rank, const std::string& policy, Lies 
 
 TEST(Sparse, OptimizersFindTheCoalescedAverageOfAllRows) {
   run_ranks(2, [](const Rank& rank) {
-    train_beside_one_process<torch::optim::SGD>(rank, "auto");
-    train_beside_one_process<torch::optim::Adagrad>(rank, "zen");
+    train_beside_one_process<torch::optim::SGD>(rank);
+    train_beside_one_process<torch::optim::Adagrad>(rank);
   });
   for (const int size : {3, 4}) {
-    run_ranks(size, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen"); });
+    run_ranks(size, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank); });
   }
-  run_ranks(1, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "auto"); });
+  run_ranks(1, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank); });
 }
 
 // A table that is the transpose of another layer's weight has this layout.
 TEST(Sparse, ATableThatLiesColumnByColumnHasTheAverageOfAllRows) {
   run_ranks(2, [](const Rank& rank) {
-    train_beside_one_process<torch::optim::SGD>(rank, "auto", Lies::by_columns);
-    train_beside_one_process<torch::optim::Adagrad>(rank, "zen", Lies::by_columns);
+    train_beside_one_process<torch::optim::SGD>(rank, Lies::by_columns);
+    train_beside_one_process<torch::optim::Adagrad>(rank, Lies::by_columns);
   });
-  run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen", Lies::by_columns); });
+  run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, Lies::by_columns); });
 }
 
 // A momentum buffer is sparse if its first gradient was, and then takes no dense gradient.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests whole tunings with the policies that plan, in noise. The truth of the jobs is the timeline under rates that
-// policies do not know.
+// Tests whole tunings with policy `auto`, in noise. The truth of the jobs is the timeline under rates that the policy
+// does not know.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,13 +32,13 @@ TimelineJob reference_job(double link_bytes_per_us, Fidelity fidelity, int ranks
   return job;
 }
 
-SimulatedJob tuning(const TimelineJob& job, std::string_view policy, uint64_t seed) {
+SimulatedJob tuning(const TimelineJob& job, uint64_t seed) {
   JobOptions options;
   options.seed = seed;
   options.noise = kSteps;
   options.preparing_ms = 10;
   options.knowledge = job.knowledge;
-  options.make_policy = [policy] { return policies::make_policy(policy, {}).value(); };
+  options.make_policy = [] { return policies::make_policy("auto", {}).value(); };
   const double compute_ms = job.rest_ms + job.knowledge.table.tensors.back().ready_us * 1e-3;
   options.compute_ms = [compute_ms](int64_t, int) { return compute_ms; };
   options.strategy_ms = [&job](const core::Strategy& strategy) { return job.step_ms(strategy); };
@@ -48,8 +48,8 @@ SimulatedJob tuning(const TimelineJob& job, std::string_view policy, uint64_t se
   return SimulatedJob(options, {}, {}, policies::baselines(job.knowledge.table, job.knowledge.fidelity));
 }
 
-// The planner's result if it knows the truth.
-double offline_ms(const TimelineJob& job, std::string_view planner) {
+// The result of its planner if that knows the truth.
+double offline_ms(const TimelineJob& job) {
   const Knowledge& knowledge = job.knowledge;
   const auto options = policies::tree_options({.ranks = job.truth.ranks,
                                                .host_threads = knowledge.host_threads,
@@ -58,7 +58,7 @@ double offline_ms(const TimelineJob& job, std::string_view planner) {
                                                .traits = knowledge.traits,
                                                .numel = knowledge.table.numel()});
   const auto model = policies::make_program_cost(job.truth, options, knowledge.traits, knowledge.table.numel());
-  return job.step_ms(policies::plan(planner, {*model.value(), knowledge, 32}).value().strategy);
+  return job.step_ms(policies::plan("auto", {*model.value(), knowledge, 32}).value().strategy);
 }
 
 struct Network {
@@ -73,11 +73,11 @@ INSTANTIATE_TEST_SUITE_P(Networks, PlannedTuning,
 
 TEST_P(PlannedTuning, AutoEndsNearTheOfflineOptimumAndNeverBehindTheBaseline) {
   const TimelineJob job = reference_job(GetParam().link_bytes_per_us, GetParam().fidelity, 4);
-  const double offline = std::min(offline_ms(job, "auto"), job.baseline_ms());
+  const double offline = std::min(offline_ms(job), job.baseline_ms());
   constexpr int kRuns = 8;
   double sum = 0;
   for (uint64_t seed = 0; seed < kRuns; ++seed) {
-    SimulatedJob run = tuning(job, "auto", seed);
+    SimulatedJob run = tuning(job, seed);
     run.run(3);
     ASSERT_EQ(Stage::watch, run.tuner->stage());
     const double ms = job.step_ms(run.strategy_in_force());
@@ -90,19 +90,9 @@ TEST_P(PlannedTuning, AutoEndsNearTheOfflineOptimumAndNeverBehindTheBaseline) {
   EXPECT_LE(sum, 1.03 * offline);
 }
 
-TEST_P(PlannedTuning, EspressoReachesItsPlanOrTheBaseline) {
-  const TimelineJob job = reference_job(GetParam().link_bytes_per_us, GetParam().fidelity, 4);
-  const double offline = std::min(offline_ms(job, "espresso"), job.baseline_ms());
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    SimulatedJob run = tuning(job, "espresso", seed);
-    run.run(3);
-    EXPECT_LE(job.step_ms(run.strategy_in_force()), 1.03 * offline) << run.label_in_force();
-  }
-}
-
 TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
   const TimelineJob job = reference_job(20, Fidelity::lossy, 4);
-  SimulatedJob run = tuning(job, "auto", 1);
+  SimulatedJob run = tuning(job, 1);
   run.run(3);
   std::map<std::string, double> predicted;
   int pairs = 0;
@@ -127,7 +117,7 @@ TEST(PlannedTunings, TimesOfOperationsThatAPlanDoesNotHaveAreLeftOut) {
   const TimelineJob job = reference_job(20, Fidelity::half);
   using Op = policies::TimedOp;
   for (const Op& other : {Op{1'000'000, 0, 0, 1000}, Op{0, 1000, 0, 1000}, Op{-1, 0, 0, 1000}}) {
-    SimulatedJob run = tuning(job, "auto", 1);
+    SimulatedJob run = tuning(job, 1);
     for (int step = 0; step < 400 && run.tuner->stage() != Stage::watch; ++step) {
       run.tuner->learn_timing(run.slot_in_force(), {{0, -1, 0, 10}, other});
       run.one_step();
@@ -145,12 +135,12 @@ TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
     constexpr int kRuns = 6;
     for (uint64_t seed = 0; seed < kRuns; ++seed) {
       TimelineJob job = reference_job(before, Fidelity::lossy);
-      SimulatedJob run = tuning(job, "auto", seed);
+      SimulatedJob run = tuning(job, seed);
       run.run(200);
       ASSERT_EQ(Stage::watch, run.tuner->stage());
       job.truth = reference_job(after, Fidelity::lossy).truth;
       for (int step = 0; step < 1'000; ++step) run.one_step();
-      const double ratio = job.step_ms(run.tuner->chosen().strategy) / offline_ms(job, "auto");
+      const double ratio = job.step_ms(run.tuner->chosen().strategy) / offline_ms(job);
       EXPECT_LE(ratio, 1.13) << run.tuner->chosen().label << ", from " << before << " to " << after;
       ratios += ratio / kRuns;
     }
@@ -162,11 +152,11 @@ TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
 TEST(PlannedTunings, InterruptedTheyDecideAsIfTheyHadNotBeen) {
   constexpr int64_t kEnd = 160;
   const TimelineJob job = reference_job(20, Fidelity::lossy, 4);
-  SimulatedJob whole = tuning(job, "auto", 1);
+  SimulatedJob whole = tuning(job, 1);
   for (int64_t step = 0; step < kEnd; ++step) whole.one_step();
   ASSERT_FALSE(whole.decided(What::commit).empty());
   for (int64_t at = 3; at < kEnd; at += 13) {
-    SimulatedJob run = tuning(job, "auto", 1);
+    SimulatedJob run = tuning(job, 1);
     for (int64_t step = 0; step < at; ++step) run.one_step();
     run.save_and_restore();
     for (int64_t step = at; step < kEnd; ++step) run.one_step();

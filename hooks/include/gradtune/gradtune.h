@@ -66,7 +66,7 @@ struct Options {
   // Steps before any lossy compressor may run. Default: the need of each compressor, which is 80 for int3packed and
   // powersgd if an optimizer is not SGD, else 0.
   std::optional<int64_t> lossy_after = {};
-  std::optional<std::string> policy = {};  // auto (default), mergecomp, espresso, usbyte, zen, fixed, exhaustive
+  std::optional<std::string> policy = {};  // auto (default), mergecomp, fixed, exhaustive
   // File to start from, as export_strategy wrote it. In a list of files, separated by commas, the first one for this
   // model is used, so that one variable serves a process with several models.
   std::optional<std::string> strategy = {};

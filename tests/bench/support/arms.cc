@@ -8,7 +8,8 @@
 #include <map>
 #include <set>
 
-#include "policies/policy.h"
+#include "policies/cost/program_cost.h"
+#include "policies/planner.h"
 #include "policies/space/admission.h"
 #include "policies/space/schemes.h"
 
@@ -44,6 +45,19 @@ std::vector<Scheme> forms_with_levels(const policies::Knowledge& knowledge) {
     forms.push_back(std::move(form));
   }
   return forms;
+}
+
+// Espresso's choice for each tensor under that model.
+std::optional<Candidate> plan_by_espresso(const policies::Knowledge& knowledge,
+                                          const policies::StepTimePredictor& forecast) {
+  const auto model =
+      policies::make_program_cost(forecast.cost().table, policies::admitted_options(knowledge), knowledge.traits,
+                                  knowledge.table.numel(), core::dtypes_of(knowledge.table));
+  if (!model) return {};
+  auto planned = policies::plan("espresso", {*model.value(), knowledge});
+  std::optional<Candidate> chosen;
+  if (planned) keep_better(chosen, {std::move(planned).value().strategy, "espresso"}, forecast);
+  return chosen;
 }
 
 }  // namespace
@@ -87,11 +101,7 @@ std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies
   std::ranges::sort(fusions, {}, [](const Candidate& fusion) { return *fusion.predicted_ms; });
   for (size_t f = 0; f < std::min(kFusions, fusions.size()); ++f) add("fusion", fusions[f]);
   add("tensor", per_tensor);
-  for (Candidate& each : policies::make_policy("espresso", {}).value()->propose(knowledge).candidates) {
-    std::optional<Candidate> chosen;
-    keep_better(chosen, std::move(each), forecast);
-    add("tensor", chosen);
-  }
+  add("tensor", plan_by_espresso(knowledge, forecast));
   add("pinned", summed);
   add("pinned", gathered);
   return arms;

@@ -8,7 +8,7 @@
 //   The rest is all-reduced as one
 // - dense, gather, two_step, recursive_doubling: gradtune with sparse gradients, and that scheme pinned for all
 //   tables; the rest in the baseline's buckets
-// - zen, auto: gradtune with that policy, which tunes while it trains
+// - auto: gradtune, which tunes while it trains
 // - file: gradtune with a pinned strategy that `auto` exported
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -123,8 +123,8 @@ class Trainer {
     sgd_.emplace(model_->parameters(), 0.5);
     if (arm == "ddp") ddp_ = make_ddp(*model_, group_);
     if (arm == "ddp" || arm == "by_hand") return;
-    if (arm == "zen" || arm == "auto") {
-      wrap({.policy = arm});
+    if (arm == "auto") {
+      wrap({});
       return;
     }
     if (arm == "file") {
@@ -184,8 +184,7 @@ int main(int argc, char** argv) {
   std::string model, arm, report, file;
   int64_t steps = 20;
   app.add_option("--model", model, "lstm or deepfm")->required();
-  app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, recursive_doubling, zen, auto or file")
-      ->required();
+  app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, recursive_doubling, auto or file")->required();
   app.add_option("--steps", steps);
   app.add_option("--strategy", file, "file that auto exports, file reads and pinned schemes use")->required();
   app.add_option("--report", report, "file of rank 0")->required();

@@ -129,7 +129,7 @@ OptionsPlan draw_options(Draw& draw, const OptimizerPlan& optimizer, bool races)
   const int fidelity = draw.below(3);
   if (fidelity == 1 && draw.wants("half", 1)) options.fidelity = core::Fidelity::half;
   if (fidelity == 2 && draw.wants("lossy", 1)) options.fidelity = core::Fidelity::lossy;
-  options.policy = draw.one_of<std::string>({"auto", "mergecomp", "espresso", "exhaustive", "exhaustive"});
+  options.policy = draw.one_of<std::string>({"auto", "auto", "mergecomp", "exhaustive", "exhaustive"});
   options.tuning_budget = draw.wants("tuning", 0.85) ? 10 + draw.below(90) : 0;
   options.pacing_mbit = draw.wants("pacing", 0.4) ? draw.one_of<int>({100, 300, 1000}) : 0;
   if (races) {
