@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "hooks/gradients.h"
+#include "hooks/option_table.h"
 
 namespace gradtune {
 namespace {
@@ -33,21 +34,11 @@ std::string device_of_gradient(const torch::Tensor& parameter) {
 }  // namespace
 
 std::vector<SharedThing> describe(const Settings& settings) {
-  std::string codecs;
-  for (const core::CompressorSpec& codec : settings.codecs)
-    codecs += (codecs.empty() ? "" : ",") + core::to_string(codec);
-  const auto option = [](const char* name, const std::string& value) {
-    return SharedThing{std::string("option ") + name, {{"it", value}}};
-  };
-  return {option("fidelity", std::string(core::to_string(settings.fidelity))), option("compressors", codecs),
-          option("seed", std::to_string(settings.seed)),  // for random numbers that ranks share
-          // These decide the initial strategy.
-          option("strategy", settings.strategy.empty() ? "not set" : "a file"),
-          option("tuning_budget", settings.tuning_budget == 0 ? "0" : "above 0"),
-          option("lossy_after", settings.lossy_after ? std::to_string(*settings.lossy_after) : "not set"),
-          option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false"),
-          option("forward_overlap", settings.forward_overlap ? "true" : "false"),
-          option("collectives", settings.nccl ? "nccl" : "gloo")};
+  std::vector<SharedThing> things;
+  for (const OptionRow& row : option_table()) {
+    if (row.agreed != nullptr) things.push_back({std::string("option ") + row.name, {{"it", row.agreed(settings)}}});
+  }
+  return things;
 }
 
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {

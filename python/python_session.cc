@@ -4,7 +4,10 @@
 
 #include <pybind11/stl.h>
 
+#include <type_traits>
 #include <utility>
+
+#include "hooks/option_table.h"
 
 namespace gradtune {
 namespace {
@@ -12,29 +15,22 @@ namespace {
 Options options_of(const py::dict& given) {
   Options options;
   size_t taken = 0;
-  const auto take = [&taken]<typename T>(const py::dict& from, const char* name, std::optional<T>& into) {
-    if (!from.contains(name)) return;
-    into = from[name].cast<T>();
+  for (const OptionRow& row : option_table()) {
+    if (!given.contains(row.name)) continue;
+    const auto take = [&](const auto& type) {
+      auto& into = options.*type.member;
+      into = given[row.name].cast<typename std::remove_reference_t<decltype(into)>::value_type>();
+    };
+    try {
+      std::visit(take, row.type);
+    } catch (const py::cast_error&) {  // the package has checked types, so this is an integer of more than 64 bits
+      throw core::Exception({core::Error::Code::invalid,
+                             "gradtune: option " + std::string(row.name) + " (argument) is \"" +
+                                 py::str(given[row.name]).cast<std::string>() + "\": " + out_of_range(row).message});
+    }
     ++taken;
-  };
-  take(given, "fidelity", options.fidelity);
-  take(given, "compressors", options.compressors);
-  take(given, "error_budget", options.error_budget);
-  take(given, "lossy_after", options.lossy_after);
-  take(given, "policy", options.policy);
-  take(given, "strategy", options.strategy);
-  take(given, "tuning_budget", options.tuning_budget);
-  take(given, "tuning_share", options.tuning_share);
-  take(given, "memory_budget", options.memory_budget);
-  take(given, "host_threads", options.host_threads);
-  take(given, "timeout", options.timeout);
-  take(given, "collectives", options.collectives);
-  take(given, "journal", options.journal);
-  take(given, "seed", options.seed);
-  take(given, "quiet", options.quiet);
-  take(given, "broadcast_buffers", options.broadcast_buffers);
-  take(given, "ignore", options.ignore);
-  core::check(taken == given.size(), "every option of the package is one of gradtune.h");
+  }
+  core::check(taken == given.size(), "every option of the package is one of the table");
   return options;
 }
 

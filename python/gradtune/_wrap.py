@@ -115,8 +115,7 @@ def wrap(
     parameters later, call refresh().
 
     Several optimizers of one model are wrapped together, and need not step equally often. A loss with parameters of
-    its own is wrapped with the model, in a list of modules. The two models of a GAN may have one wrap or two. With
-    one, each backward pass sends the gradients of both.
+    its own is wrapped with the model, in a list of modules. The two models of a GAN may have one wrap or two.
 
     To keep DistributedDataParallel, pass it as the model: gradtune becomes its communication hook. A gradient is then
     ready only with its DDP bucket; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one bucket for each tensor.
@@ -130,37 +129,38 @@ def wrap(
     names, then from its default.
 
     Args:
-        fidelity: Changes to training that tuning may make. "exact": fp32 sums and no lossy compression. "half"
-            (default): also 16 bits on the wire. "lossy": also lossy compressors, with error feedback.
-        compressors: Compressors that are allowed, such as ["topk:0.02", "bf16"]. Default: those of the default list
-            that the fidelity admits.
+        fidelity: Changes to training that tuning may make: exact, half (also 16 bits on the wire) or lossy (also lossy
+            compressors, with error feedback). Default: half.
+        compressors: Compressors that are allowed, such as topk:0.02 or bf16. Default: the default list.
         error_budget: Largest one-step error of a compressed bucket, relative to its norm. Default: twice the error seen
             in trainings, or just before.
-        lossy_after: Steps before any lossy compressor may run. Default: the need of each compressor, which is 80 for
-            ``int3packed`` and ``powersgd`` if an optimizer is not SGD, else 0.
-        policy: Policy that proposes strategies; default "auto".
-        strategy: File to start from, as export_strategy() wrote it.
-        tuning_budget: Steps after which tuning ends and the baseline stays; default 400. With 0, nothing is tuned, and
-            the strategy of the file (or the baseline) is pinned.
-        tuning_share: The same limit, as a share of time lost against the baseline; default 0.25.
-        memory_budget: Bytes of residuals and payloads; default: no limit.
-        host_threads: Threads that may compress beside the training thread; default: cores minus one.
-        timeout: Seconds, or a timedelta, that one communication may take; default: the process group's timeout.
-        collectives: Transport of gradients on a CUDA device: "gloo" (default), through the host, or "nccl".
-        journal: File (JSON lines) to which rank 0 writes every step, measurement and decision.
-        seed: Seed of the tuner's random choices and of random compressors; default 0.
-        quiet: No progress on sys.stderr; default False.
-        broadcast_buffers: True: all ranks get rank 0's buffers. False: each rank keeps its own. Default True.
+        strategy: File to start from, as export_strategy() wrote it. Default: none.
+        tuning_budget: Steps after which tuning ends; with 0 nothing is tuned, and the strategy of the file (or the
+            baseline) is pinned. Default: 400.
+        timeout: Seconds that one communication may take. Default: the process group's. A timedelta is allowed too.
+        collectives: Transport of gradients on a CUDA device: gloo, through the host, or nccl. Default: gloo.
+        journal: File (JSON lines) to which rank 0 writes every step, measurement and decision. Default: none.
+        quiet: No progress on standard error. Default: false.
+        broadcast_buffers: All ranks get rank 0's buffers, such as the running statistics of BatchNorm, after wrap() and
+            after every backward pass. Default: true.
         ignore: Names of parameters, buffers or modules that each rank keeps for itself, such as a rank's experts: they
-            are not sent, compared or averaged. The model's _ddp_params_and_buffers_to_ignore are added.
+            are not sent, compared or averaged. Default: none. The model's _ddp_params_and_buffers_to_ignore are added.
+
+    For experts:
+        policy: The policy that proposes strategies: auto, mergecomp, fixed or exhaustive. Default: auto.
+        tuning_share: Share of time lost against the baseline after which tuning ends. Default: 0.25.
+        lossy_after: Steps before any lossy compressor may run. Default: the need of each compressor. That is 80 for
+            int3packed and powersgd if an optimizer is not SGD, else 0.
+        memory_budget: Bytes of residuals and payloads. Default: no limit.
+        host_threads: Threads that may compress beside the training thread. Default: cores - 1.
+        seed: Seed of the tuner's random choices and of random compressors. Default: 0.
 
     Raises:
         Error: Ranks differ, torch.distributed is not initialised, an option has a value that is not allowed, or an
-            object is not supported. The message names it. If one rank raises, the others are told at once. Parameters
-            are not supported if they are sharded (DTensor, FSDP), lazy, sparse, complex, on several devices or
-            missing from the model. DistributedDataParallel is not supported around a part of the model, or with a
-            communication hook already. Optimizers are not supported if they evaluate their closure several times
-            (LBFGS), step inside backward, or are wrapped already.
+            object is not supported. If one rank raises, the others are told at once. Not supported are parameters that
+            are sharded (DTensor, FSDP), lazy, sparse, complex, on several devices or missing from the model;
+            DistributedDataParallel around a part of the model or with a hook already; optimizers that evaluate their
+            closure several times (LBFGS), step inside backward or are wrapped already.
         TypeError: An argument has a wrong type or name.
     """
     given = as_given(options)

@@ -198,7 +198,7 @@ REFUSED = {
     "nothing to train": "the module has no parameter that requires a gradient",
     "option": 'option fidelity (argument) is "some"',
     "budget": 'option tuning_budget (argument) is "-1": allowed is a whole number of steps from 0 to',
-    "no compressors": "option compressors (argument): the list is empty",
+    "no compressors": 'option compressors (argument) is "": the list is empty',
     "no strategy": 'option strategy (argument) is ""',
     "missing strategy": "option strategy: can not open /nowhere/s.json: No such file",
     "large number": 'option error_budget (argument) is "inf"',

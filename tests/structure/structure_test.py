@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 
 import rules
+import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SPDX = "{0} SPDX-FileCopyrightText: The gradtune authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
@@ -79,6 +80,14 @@ class Structure(unittest.TestCase):
         for rule in rules.RULES:
             with self.subTest(rule.__name__):
                 self.assertEqual(1, len(violations(rule, BROKEN[rule.__name__])))
+
+    def test_an_option_says_the_same_everywhere(self):
+        row = '    {.name = "seed",\n     .otherwise = "0",\n     .sentence =\n         "Seed of "\n         "choices.",\n'
+        page = "## Options\n| option | default | meaning |\n|---|---|---|\n| `seed` | 0 | Seed of `choices`. It has 63 bits |\n\n### End"
+        sound = {"hooks/option_table.cc": row, "hooks/README.md": page}
+        self.assertEqual([], list(tables.differences(sound)))
+        for wrong in (page.replace("| 0 |", "| 1 |"), page.replace("Seed of", "Number of"), page.replace("`seed`", "`seeds`")):
+            self.assertEqual(1, len(list(tables.differences({**sound, "hooks/README.md": wrong}))), wrong)
 
     def test_each_rule_lets_sound_files_pass(self):
         for rule in rules.RULES:

@@ -46,63 +46,75 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300
 // An option that is not set here is taken from the variable GRADTUNE_<NAME>, then from the JSON object in the file
 // that GRADTUNE_CONFIG names, then from the default.
 struct Options {
-  // Changes to training that tuning may make.
-  // - exact: fp32 sums and no lossy compression (exponents may be sent in fewer bits).
-  // - half (default): also bfloat16 on the wire.
-  // - lossy: also the compressors of the default list, and those that `compressors` names.
+  // Changes to training that tuning may make: exact, half (also 16 bits on the wire) or lossy (also lossy compressors,
+  // with error feedback). Default: half.
+  // exact: fp32 sums; exponents may be sent in fewer bits. lossy: the compressors of the default list, and those that
+  // `compressors` names.
   std::optional<std::string> fidelity = {};
-  // Compressors that are allowed, such as {"topk:0.01"}; in the variable they are separated by commas. A compressor
-  // outside the default list is used only if it is named here, on the user's own responsibility. Default: all of the
-  // default list that the fidelity admits.
+  // Compressors that are allowed, such as topk:0.02 or bf16. Default: the default list.
+  // A compressor outside the default list is used only if it is named here, on the user's own responsibility. "none"
+  // allows no compressor. Words of the variable are separated by commas.
   std::optional<std::vector<std::string>> compressors = {};
-  // The largest one-step error norm(p - decode(encode(p))) / norm(p), with p = gradient + residual, of a bucket with
-  // lossy compression: median of 32 steps, maximum over ranks. A strategy above it is not chosen. If the strategy in
-  // force exceeds it, the baseline takes over at once. Then the same strategy is tried with that bucket sent as in
-  // the baseline, and kept if it is still proven faster. The same happens if a residual grows without bound against
-  // the gradient. The budget bounds the compression error, not the accuracy: it is a guard against change. Default:
-  // for a compressor that was not named, twice the largest error in the trainings that admitted it; for any
-  // compressor, twice its error just before. A pinned strategy is dropped only if this option is set.
+  // Largest one-step error of a compressed bucket, relative to its norm. Default: twice the error seen in trainings, or
+  // just before.
+  // The error is norm(p - decode(encode(p))) / norm(p), with p = gradient + residual: median of 32 steps, maximum over
+  // ranks. A strategy above it is not chosen. If the strategy in force exceeds it, the baseline takes over at once.
+  // Then the same strategy is tried with that bucket sent as in the baseline, and kept if it is still proven faster.
+  // The same happens if a residual grows without bound against the gradient. The budget bounds the compression error,
+  // not the accuracy: it is a guard against change. A pinned strategy is dropped only if this option is set.
   std::optional<double> error_budget = {};
-  // Steps before any lossy compressor may run. Default: the need of each compressor, which is 80 for int3packed and
-  // powersgd if an optimizer is not SGD, else 0.
-  std::optional<int64_t> lossy_after = {};
-  std::optional<std::string> policy = {};  // auto (default), mergecomp, fixed, exhaustive
-  // File to start from, as export_strategy wrote it. In a list of files, separated by commas, the first one for this
-  // model is used, so that one variable serves a process with several models.
+  // File to start from, as export_strategy() wrote it. Default: none.
+  // In a list of files, separated by commas, the first one for this model is used, so that one variable serves a
+  // process with several models.
   std::optional<std::string> strategy = {};
-  // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, and the
-  // strategy of the file (or the baseline) is pinned.
+  // Steps after which tuning ends; with 0 nothing is tuned, and the strategy of the file (or the baseline) is pinned.
+  // Default: 400.
   std::optional<int64_t> tuning_budget = {};
-  std::optional<double> tuning_share = {};    // the same as a share of time lost against the baseline; default 0.25
-  std::optional<int64_t> memory_budget = {};  // bytes of residuals and payloads; default: no limit
-  std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: cores minus one
-  std::optional<double> timeout = {};         // seconds that one communication may take; default: the group's timeout
-  // File (JSON lines) that rank 0 writes. If another journal is being written to it, the name is "NAME.2.EXT" and so
-  // on.
+  // Seconds that one communication may take. Default: the process group's.
+  std::optional<double> timeout = {};
+  // Transport of gradients on a CUDA device: gloo, through the host, or nccl. Default: gloo.
+  // NCCL is loaded as libnccl.so.2 when it is needed. It has run with one rank on a GPU, not with more.
+  std::optional<std::string> collectives = {};
+  // File (JSON lines) to which rank 0 writes every step, measurement and decision. Default: none.
+  // If another journal is being written to it, the name is "NAME.2.EXT" and so on.
   std::optional<std::string> journal = {};
-  std::optional<int64_t> seed = {};  // for the tuner's random choices and random compressors; default 0
-  std::optional<bool> quiet = {};    // no progress on standard error; default false
-  // true: after wrap() and after every backward pass, buffers (such as the running statistics of BatchNorm) are
-  // equal to rank 0's. DDP sends them before every forward pass instead; see also Optimizer::broadcast_buffers().
-  // false: each rank keeps its own buffers, and they are not compared. Default true.
+  // No progress on standard error. Default: false.
+  std::optional<bool> quiet = {};
+  // All ranks get rank 0's buffers, such as the running statistics of BatchNorm, after wrap() and after every backward
+  // pass. Default: true.
+  // DDP sends them before every forward pass instead; see also Optimizer::broadcast_buffers(). With false each rank
+  // keeps its own buffers, and they are not compared.
   std::optional<bool> broadcast_buffers = {};
-  // Names of parameters, buffers or modules that each rank keeps for itself, such as the experts of a rank: they are
-  // not sent, compared or averaged. Default: none.
+  // Names of parameters, buffers or modules that each rank keeps for itself, such as a rank's experts: they are not
+  // sent, compared or averaged. Default: none.
   std::optional<std::vector<std::string>> ignore = {};
-  // Lets gradients stay in flight during the next forward pass, if that is proven faster. Such a parameter is
-  // updated when a LibTorch operator is about to use it, on the thread that called step(), with the learning rate
-  // and other options that step() found. Results are bit-identical. A gradient of a parameter whose update is still
-  // pending is an error.
-  // Default false, because no operator shows some reads. Call Optimizer::synchronize() before torch::save(module),
-  // before data_ptr() or an accessor of a parameter or its optimizer state, before TorchScript, and before forward
-  // passes on other threads.
+
+  // Options for experts.
+
+  // The policy that proposes strategies: auto, mergecomp, fixed or exhaustive. Default: auto.
+  std::optional<std::string> policy = {};
+  // Share of time lost against the baseline after which tuning ends. Default: 0.25.
+  std::optional<double> tuning_share = {};
+  // Steps before any lossy compressor may run. Default: the need of each compressor.
+  // That is 80 for int3packed and powersgd if an optimizer is not SGD, else 0.
+  std::optional<int64_t> lossy_after = {};
+  // Bytes of residuals and payloads. Default: no limit.
+  std::optional<int64_t> memory_budget = {};
+  // Threads that may compress beside the training thread. Default: cores - 1.
+  std::optional<int64_t> host_threads = {};
+  // Seed of the tuner's random choices and of random compressors. Default: 0.
+  std::optional<int64_t> seed = {};
+  // Gradients may stay in flight during the next forward pass, if that is proven faster. Default: false.
+  // Such a parameter is updated when a LibTorch operator is about to use it, on the thread that called step(), with the
+  // learning rate and other options that step() found. Results are bit-identical. A gradient of a parameter whose
+  // update is still pending is an error.
+  // The default is false because no operator shows some reads. Call Optimizer::synchronize() before
+  // torch::save(module), before data_ptr() or an accessor of a parameter or its optimizer state, before TorchScript,
+  // and before forward passes on other threads.
   // The option turns itself off, with one line that says so, in a job that needs all gradients before step()
   // (clipping by the norm, loss scaling) or that steps with a closure. It also does so for optimizers other than
   // LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad.
   std::optional<bool> forward_overlap = {};
-  // The transport of gradients on a CUDA device. gloo (default): gradients are copied to the host. nccl: NCCL, which
-  // is loaded as libnccl.so.2 when it is needed. It has run with one rank on a GPU, not with more.
-  std::optional<std::string> collectives = {};
 
   // Makes the communicators that gradtune needs, by name. Default: Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};
