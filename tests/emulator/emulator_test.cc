@@ -29,7 +29,7 @@ std::vector<uint32_t> run(const Planted& bug, Schedule schedule) {
   return out;
 }
 
-TEST(Emulator, finds_what_is_planted) {
+TEST(Emulator, FindsWhatIsPlanted) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "it would report the races, which the next test looks for";
 #endif
@@ -51,7 +51,7 @@ TEST(Emulator, finds_what_is_planted) {
 }
 
 // It runs in a separate program, which is built with it.
-TEST(Emulator, ThreadSanitizer_sees_threads_warps_and_blocks) {
+TEST(Emulator, ThreadSanitizerSeesThreadsWarpsAndBlocks) {
   if (std::string(PLANTED_BUG_PROGRAM).empty()) GTEST_SKIP() << "this build has another sanitizer";
   for (size_t i = 0; i < planted_bugs().size(); ++i) {
     const Planted& bug = planted_bugs()[i];
@@ -75,7 +75,7 @@ TEST(Emulator, ThreadSanitizer_sees_threads_warps_and_blocks) {
   }
 }
 
-TEST(Emulator, an_error_names_thread_block_and_line) {
+TEST(Emulator, AnErrorNamesThreadBlockAndLine) {
   const auto late = [] {
     if (threadIdx.x == 5 && blockIdx.x == 1) return;
     __syncthreads();
@@ -92,12 +92,12 @@ TEST(Emulator, an_error_names_thread_block_and_line) {
   EXPECT_THAT(ran, testing::Each(1));
 }
 
-TEST(Emulator, blocks_of_another_size_are_refused) {
+TEST(Emulator, BlocksOfAnotherSizeAreRefused) {
   EXPECT_THROW(launch(1, 1025, [] {}), std::runtime_error);
   EXPECT_THROW(launch(1, 0, [] {}), std::runtime_error);
 }
 
-TEST(Emulator, positions_are_those_of_the_grid) {
+TEST(Emulator, PositionsAreThoseOfTheGrid) {
   std::vector<int> seen(2 * 3 * 4 * 5);
   launch({2, 3}, {4, 5}, [&] {
     EXPECT_EQ(blockDim.x * blockDim.y, 20U);
@@ -107,7 +107,7 @@ TEST(Emulator, positions_are_those_of_the_grid) {
   EXPECT_THAT(seen, testing::Each(1));
 }
 
-TEST(Emulator, warps_compute_what_CUDA_says) {
+TEST(Emulator, WarpsComputeWhatCUDASays) {
   launch(1, 40, [] {  // the second warp has eight lanes
     const unsigned lane = threadIdx.x % 32;
     const uint32_t mask = threadIdx.x < 32 ? ~0U : 0xffU;

@@ -43,7 +43,7 @@ def steps(programs, results):
     yield "compress_device", 150, [programs / "bench_compress_device", programs, results / "compress_device.json"]
     yield "compress_torch", 60, [python, BENCH / "compress_torch.py", results / "compress_device.json",
                                  results / "compress_torch.json"]
-    tests = [f"*in_the_middle_of_training/{spec}" for spec in SANITIZED.values()] + ["*several_buckets*/int4_64"]
+    tests = [f"*InTheMiddleOfTraining/{spec}" for spec in SANITIZED.values()] + ["*several_buckets*/int4_64"]
     for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         yield tool, 40, [sanitizer, "--tool", tool, "--error-exitcode", "3", programs / "gpu_compressors_test",
                          "--gtest_filter=" + ":".join(tests)]

@@ -279,6 +279,18 @@ def plain_words(tree):
     return [fault for path, text in tree.files.items() if path != "LICENSE" for fault in words.faults(path, text)]
 
 
+def test_names(tree):
+    """Names of tests are sentences in CamelCase, as GoogleTest wants them."""
+    pattern = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\((\w+),\s*(\w+)\)", re.M)
+    return [
+        f"{path}: the test {suite}.{name} is not in CamelCase"
+        for path, text in tree.files.items()
+        if path.startswith("tests/") and path.endswith((".cc", ".h", ".cu"))
+        for suite, name in pattern.findall(text)
+        if not re.fullmatch(r"(DISABLED_)?[A-Z][A-Za-z0-9]*", name) or not re.fullmatch(r"[A-Z][A-Za-z0-9]*", suite)
+    ]
+
+
 def tables_agree(tree):
     """Names of compressors, policies and options are the same in code and pages."""
     return list(tables.differences(tree.files))
@@ -338,6 +350,7 @@ RULES = [
     small_classes,
     short_functions,
     plain_words,
+    test_names,
     tables_agree,
     no_machine_paths,
     links,

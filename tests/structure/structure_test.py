@@ -31,6 +31,7 @@ BROKEN = {
     "small_classes": {"tuner/a.h": HEADER + "struct A {\n" + "  std::function<void(int)> a = {};\n" * 26 + "};\n"},
     "short_functions": {"tuner/a.h": HEADER + "inline int f() {\n" + "  g();\n" * 71 + "}\n"},
     "plain_words": {"CONTRIBUTING.md": "Whether it rains is not known.\n"},
+    "test_names": {"tests/tuner/a_test.cc": CC + "TEST(Race, ends_early) {}\n", "tests/tuner/CMakeLists.txt": CMAKE + "# a_test.cc\n"},
     "tables_agree": {
         "policies/table.cc": CC + 'constexpr PolicyRow kTable[] = {\n      {"auto", "joint", make_auto},\n};\n',
         "policies/CMakeLists.txt": CMAKE + "# table.cc\n",

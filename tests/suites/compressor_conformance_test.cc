@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Table, CompressorConformance, testing::ValuesIn(specs()
   return name;
 });
 
-TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
+TEST_P(CompressorConformance, TraitsAndSpecAreThoseOfTheTable) {
   EXPECT_EQ(compressor_->spec(), GetParam());
   EXPECT_EQ(compressor_->traits().name, GetParam().name);
   EXPECT_FALSE(compressor_->traits().summary.empty());
@@ -82,7 +82,7 @@ TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
   }
 }
 
-TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
+TEST_P(CompressorConformance, PayloadAndErrorAreThoseOfTheReference) {
   for (size_t n : kSizes) {
     for (Data kind : kAllData) {
       if (n > 100000 && kind != Data::layered) continue;
@@ -110,7 +110,7 @@ TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
   }
 }
 
-TEST_P(CompressorConformance, without_residuals_the_payload_stands_for_the_gradient) {
+TEST_P(CompressorConformance, WithoutResidualsThePayloadStandsForTheGradient) {
   for (size_t n : kFewSizes) {
     EncodeCase job = usual_case(n);
     job.gradient = corrected(job);
@@ -122,7 +122,7 @@ TEST_P(CompressorConformance, without_residuals_the_payload_stands_for_the_gradi
   }
 }
 
-TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
+TEST_P(CompressorConformance, MemoryBeforeTheCallDoesNotMatter) {
   for (size_t n : kSizes) {
     EncodeCase job = usual_case(n);
     const Encoded once = encode(*compressor_, job);
@@ -142,7 +142,7 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
 }
 
 // Large results are written past the caches, in whole lines except at both ends.
-TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) {
+TEST_P(CompressorConformance, LargeResultsMayBeginAnywhereInACacheLine) {
   EncodeCase job = usual_case(270001);
   const Encoded once = encode(*compressor_, job);
   const std::vector<float> decoded = decode_one(once.payload, job);
@@ -162,7 +162,7 @@ TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) 
   }
 }
 
-TEST_P(CompressorConformance, thread_count_does_not_matter) {
+TEST_P(CompressorConformance, ThreadCountDoesNotMatter) {
   const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
   std::vector<std::unique_ptr<compress::HostQueue>> queues;
   for (int threads = 1; threads <= 4; ++threads) {
@@ -185,7 +185,7 @@ TEST_P(CompressorConformance, thread_count_does_not_matter) {
   }
 }
 
-TEST_P(CompressorConformance, simd_target_does_not_matter) {
+TEST_P(CompressorConformance, SimdTargetDoesNotMatter) {
   for (size_t n : {size_t{31}, kMedium, size_t{300001}}) {
     for (Data kind : {Data::layered, Data::ties}) {
       const EncodeCase job = usual_case(n, kind);
@@ -224,7 +224,7 @@ size_t payloads_together(const core::CompressorSpec& spec) {
   return spec.name == "terngrad" || (spec.name == "qsgd" && spec.parameter == 2) ? 2 : 1;
 }
 
-TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
+TEST_P(CompressorConformance, PayloadsAreSummedInTheOrderGiven) {
   if (compressor_->traits().rounds > 1) GTEST_SKIP() << "later rounds hang on the sums of those before them";
   const size_t run = payloads_together(compressor_->spec());
   for (size_t n : {size_t{1}, size_t{17}, size_t{1000}, kMedium, size_t{300001}}) {
@@ -245,7 +245,7 @@ TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
   }
 }
 
-TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
+TEST_P(CompressorConformance, TheErrorCanBeAddedToTheNextResidual) {
   for (size_t n : {size_t{17}, size_t{1000}, kMedium, size_t{300001}}) {
     // A shard of summed gradients that is encoded again on its owner.
     EncodeCase job{.gradient = make_data(Data::layered, n, 5), .scale = 1, .error_scale = 3};
@@ -260,7 +260,7 @@ TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
 }
 
 // As on ranks that encode the same sum as another one, which keeps the error.
-TEST_P(CompressorConformance, an_error_that_is_not_kept_is_not_added) {
+TEST_P(CompressorConformance, AnErrorThatIsNotKeptIsNotAdded) {
   EncodeCase job{.gradient = make_data(Data::layered, kMedium, 5), .scale = 1, .error_scale = 3};
   const Encoded kept = encode(*compressor_, job);
   job.add_to = make_data(Data::normal, kMedium, 6);
@@ -269,7 +269,7 @@ TEST_P(CompressorConformance, an_error_that_is_not_kept_is_not_added) {
 }
 
 // The draw of an element depends on seed, step, rank, use and its position, and on nothing else.
-TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
+TEST_P(CompressorConformance, DrawsAreFunctionsOfPositionAndStep) {
   constexpr size_t n = 65536 + 1000, half = 65536;  // a multiple of every block
   const EncodeCase job = usual_case(n);
   const Draws draws = reference_encode(GetParam(), {}, job).draws;
@@ -297,7 +297,7 @@ TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
 }
 
 // Errors of many steps, summed with several weights, are as small as their own variance predicts.
-TEST_P(CompressorConformance, random_ones_are_unbiased) {
+TEST_P(CompressorConformance, RandomOnesAreUnbiased) {
   constexpr size_t n = 640;
   constexpr uint32_t kSteps = 3000;
   EncodeCase job = usual_case(n);
@@ -327,7 +327,7 @@ TEST_P(CompressorConformance, random_ones_are_unbiased) {
 
 // Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not
 // average out.
-TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
+TEST_P(CompressorConformance, ErrorsOfElementsAreNotCorrelated) {
   if (!compressor_->traits().host.rounds_at_random) return;
   constexpr size_t n = 640, kApart = 64, kPairs = n - kApart;
   constexpr uint32_t kSteps = 3000;
@@ -357,7 +357,7 @@ TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
 }
 
 // The sent and the remaining values add up to the given ones, step after step.
-TEST_P(CompressorConformance, error_feedback_loses_nothing) {
+TEST_P(CompressorConformance, ErrorFeedbackLosesNothing) {
   constexpr int kRanks = 3, kSteps = 20;
   constexpr size_t n = 5003;
   std::vector<double> given(n), sent(n), size(n);
@@ -385,7 +385,7 @@ TEST_P(CompressorConformance, error_feedback_loses_nothing) {
   EXPECT_LE(difference, 1e-6 * scale);
 }
 
-TEST_P(CompressorConformance, zeros_stay_zeros) {
+TEST_P(CompressorConformance, ZerosStayZeros) {
   for (size_t n : kFewSizes) {
     const EncodeCase job{.gradient = std::vector<float>(n), .residual = std::vector<float>(n)};
     const Encoded encoded = encode(*compressor_, job);
@@ -396,7 +396,7 @@ TEST_P(CompressorConformance, zeros_stay_zeros) {
   }
 }
 
-TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
+TEST_P(CompressorConformance, ANonFiniteElementAnywhereIsSeen) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (size_t n : kFewSizes) {
     for (size_t position : {size_t{0}, n / 2, n - 1}) {
@@ -416,7 +416,7 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
 
 // The promise of the trait carries_nonfinite: for any place and number of payloads, values that are not finite come
 // out as in the sum of the decoded payloads, and no other element changes.
-TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so) {
+TEST_P(CompressorConformance, WhatIsNotFiniteIsCarriedByThoseThatSaySo) {
   const core::CompressorTraits& traits = compressor_->traits();
   EXPECT_FALSE(traits.carries_nonfinite && (traits.error_feedback || traits.rounds > 1)) << "they keep something";
   if (!traits.carries_nonfinite) return;
@@ -458,14 +458,14 @@ TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so
   }
 }
 
-TEST_P(CompressorConformance, a_product_with_scale_that_overflows_is_seen) {
+TEST_P(CompressorConformance, AProductWithScaleThatOverflowsIsSeen) {
   EncodeCase job = usual_case(1000);
   job.gradient[500] = 3e38F;
   job.scale = 2;
   EXPECT_FALSE(encode(*compressor_, job).finite);
 }
 
-TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary) {
+TEST_P(CompressorConformance, SubnormalNumbersAndNegativeZerosAreOrdinary) {
   for (float value : {-0.0F, 0x1p-149F, -0x1p-149F, 0x1p-127F, 0x1p-126F}) {
     for (size_t position : {0, 500, 999}) {
       std::vector<float> gradient(1000);
@@ -481,7 +481,7 @@ TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary)
   }
 }
 
-TEST_P(CompressorConformance, a_payload_of_another_size_is_rejected) {
+TEST_P(CompressorConformance, APayloadOfAnotherSizeIsRejected) {
   constexpr size_t n = 37;
   const Payload payload = encode(*compressor_, usual_case(n)).payload;
   for (size_t bytes = 0; bytes <= payload.size() + 16; ++bytes) {
@@ -495,7 +495,7 @@ TEST_P(CompressorConformance, a_payload_of_another_size_is_rejected) {
   }
 }
 
-TEST_P(CompressorConformance, a_flipped_bit_gives_a_value_or_a_named_rejection) {
+TEST_P(CompressorConformance, AFlippedBitGivesAValueOrANamedRejection) {
   for (size_t n : {1, 37, 100}) {
     const Payload payload = encode(*compressor_, usual_case(n)).payload;
     for (size_t bit = 0; bit < payload.size() * 8; ++bit) {
@@ -509,7 +509,7 @@ TEST_P(CompressorConformance, a_flipped_bit_gives_a_value_or_a_named_rejection) 
   }
 }
 
-TEST_P(CompressorConformance, random_bytes_give_a_value_or_a_named_rejection) {
+TEST_P(CompressorConformance, RandomBytesGiveAValueOrANamedRejection) {
   constexpr size_t n = 100;
   const Payload good = encode(*compressor_, usual_case(n)).payload;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -523,7 +523,7 @@ TEST_P(CompressorConformance, random_bytes_give_a_value_or_a_named_rejection) {
   }
 }
 
-TEST_P(CompressorConformance, a_broken_call_is_a_programmers_error) {
+TEST_P(CompressorConformance, ABrokenCallIsAProgrammersError) {
   std::vector<float> gradient(100);
   const int rounds = compressor_->traits().rounds;
   Guarded<std::byte> payload(static_cast<size_t>(compressor_->payload_bytes(100, rounds - 1)));

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Table, CompressorSizes, testing::ValuesIn(names()), [](
 
 // Elements behind the 2^31st are the same as by themselves, if compressors work on blocks. Compressors that choose
 // among all elements must have chosen them.
-TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
+TEST_P(CompressorSizes, ElementsBeyond2ToThe31) {
   const auto compressor = make(GetParam());
   const core::Matrix matrix{0, 1 << 15, 1 << 16};
   const bool has_matrices = compressor->traits().needs_matrices;

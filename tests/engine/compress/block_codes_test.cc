@@ -24,7 +24,7 @@ std::vector<float> decode_one(const compress::Compressor& compressor, const Payl
   return decode(compressor, {.payloads = {payload}, .n = n}).value();
 }
 
-TEST(BlockCodes, payload_size_is_header_units_and_codes) {
+TEST(BlockCodes, PayloadSizeIsHeaderUnitsAndCodes) {
   const struct {
     std::string spec;
     size_t block, bits, unit_bytes = 4;
@@ -43,7 +43,7 @@ TEST(BlockCodes, payload_size_is_header_units_and_codes) {
   }
 }
 
-TEST(BlockCodes, int8_sends_the_nearest_of_255_integers) {
+TEST(BlockCodes, Int8SendsTheNearestOf255Integers) {
   const auto compressor = make("int8:64");
   std::vector<float> gradient(66, 0.0F);
   gradient[0] = 254, gradient[1] = -254, gradient[2] = 2.8F, gradient[3] = 1, gradient[4] = 3, gradient[64] = -127;
@@ -58,7 +58,7 @@ TEST(BlockCodes, int8_sends_the_nearest_of_255_integers) {
 }
 
 // No element may exceed the largest code; the residual keeps the loss of that rounding.
-TEST(BlockCodes, integers_of_few_bits_have_units_of_16_bits_that_are_rounded_up) {
+TEST(BlockCodes, IntegersOfFewBitsHaveUnitsOf16BitsThatAreRoundedUp) {
   const auto compressor = make("int4:64");
   std::vector<float> gradient(66, 0.0F);
   gradient[0] = 7 * 0x1.01p0F, gradient[1] = -gradient[0], gradient[2] = 3.5F, gradient[64] = -7 * 0x1.02p-3F;
@@ -75,7 +75,7 @@ TEST(BlockCodes, integers_of_few_bits_have_units_of_16_bits_that_are_rounded_up)
   for (size_t i = 0; i < gradient.size(); ++i) EXPECT_FLOAT_EQ(encoded.residual_next[i], gradient[i] - decoded[i]) << i;
 }
 
-TEST(BlockCodes, a_unit_of_16_bits_that_no_encoder_sends_is_rejected) {
+TEST(BlockCodes, AUnitOf16BitsThatNoEncoderSendsIsRejected) {
   const auto compressor = make("int4:64");
   const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, 1000)}).payload;
   for (const uint16_t bits : {0x7f80, 0x7fc0, 0xff80, 0x8000, 0xbf80}) {
@@ -90,7 +90,7 @@ TEST(BlockCodes, a_unit_of_16_bits_that_no_encoder_sends_is_rejected) {
 }
 
 // Bit b of element i is bit i % 64 of word b of its group.
-TEST(BlockCodes, codes_of_few_bits_lie_in_planes) {
+TEST(BlockCodes, CodesOfFewBitsLieInPlanes) {
   const auto compressor = make("terngrad:64");
   std::vector<float> gradient(70, 0.0F);  // the values 0 and the largest one are not rounded at random
   gradient[0] = 5, gradient[1] = -5, gradient[63] = 5, gradient[65] = -7;
@@ -115,7 +115,7 @@ double value_of(int code, int mantissa_bits, int bias) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-TEST(BlockCodes, every_fp8_number_survives) {
+TEST(BlockCodes, EveryFp8NumberSurvives) {
   for (const auto& [spec, mantissa_bits, bias, largest] :
        {std::tuple{"fp8e4m3:256", 3, 7, 0x7e}, std::tuple{"fp8e5m2:256", 2, 15, 0x7b}}) {
     std::vector<float> numbers;
@@ -133,7 +133,7 @@ TEST(BlockCodes, every_fp8_number_survives) {
   }
 }
 
-TEST(BlockCodes, a_code_that_no_encoder_sends_is_rejected) {
+TEST(BlockCodes, ACodeThatNoEncoderSendsIsRejected) {
   const std::pair<std::string, unsigned char> cases[] = {
       {"int8", 255}, {"fp8e4m3", 0x7f}, {"fp8e4m3", 0xff}, {"fp8e5m2", 0x7c}, {"qsgd:8", 255}};
   for (const auto& [spec, code] : cases) {
@@ -148,7 +148,7 @@ TEST(BlockCodes, a_code_that_no_encoder_sends_is_rejected) {
 }
 
 // Sets both bits of an element at any position: words are checked in vectors, and the remaining ones one by one.
-TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word) {
+TEST(BlockCodes, ATernaryCodeThatNoEncoderSendsIsRejectedInEveryWord) {
   const auto compressor = make("terngrad");
   constexpr size_t kElements = 64 * 21 + 5, kWords = 22;
   const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
@@ -163,7 +163,7 @@ TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word)
 }
 
 // Sets all bits of an element at any position.
-TEST(BlockCodes, a_code_of_few_bits_that_no_encoder_sends_is_rejected) {
+TEST(BlockCodes, ACodeOfFewBitsThatNoEncoderSendsIsRejected) {
   constexpr size_t kElements = 64 * 9 + 5;
   for (const auto& [spec, bits, unit_bytes] :
        {std::tuple{"int4:64", 4, 10 * 2}, std::tuple{"qsgd:2", 2, 5 * 4}, std::tuple{"qsgd:3", 3, 5 * 4},
@@ -183,7 +183,7 @@ TEST(BlockCodes, a_code_of_few_bits_that_no_encoder_sends_is_rejected) {
   }
 }
 
-TEST(BlockCodes, padding_is_zero_and_is_not_read) {
+TEST(BlockCodes, PaddingIsZeroAndIsNotRead) {
   for (const char* spec : {"int8:64", "natural", "terngrad:64", "qsgd:3"}) {
     const auto compressor = make(spec);
     Payload payload = encode(*compressor, {.gradient = make_data(Data::normal, 70)}).payload;
@@ -213,7 +213,7 @@ double missed_share(const std::string& spec, const std::vector<float>& p, uint32
   return missed / norm;
 }
 
-TEST(BlockCodes, integers_miss_no_more_than_their_bound) {
+TEST(BlockCodes, IntegersMissNoMoreThanTheirBound) {
   for (const size_t block : {64, 256, 4096}) {
     const double bound = static_cast<double>(block) / (4 * 127 * 127);
     for (const Data kind : {Data::normal, Data::layered, Data::sparse, Data::constant}) {
@@ -223,7 +223,7 @@ TEST(BlockCodes, integers_miss_no_more_than_their_bound) {
   }
 }
 
-TEST(BlockCodes, integers_of_few_bits_miss_no_more_than_their_bound) {
+TEST(BlockCodes, IntegersOfFewBitsMissNoMoreThanTheirBound) {
   for (const auto& [name, levels] : {std::pair{"int4", 7}, {"int4packed", 7}, {"int3packed", 3}}) {
     for (const size_t block : {64, 256}) {
       const double bound = 1.016 * static_cast<double>(block) / (4 * levels * levels);
@@ -235,7 +235,7 @@ TEST(BlockCodes, integers_of_few_bits_miss_no_more_than_their_bound) {
   }
 }
 
-TEST(BlockCodes, qsgd_misses_no_more_than_its_bound) {
+TEST(BlockCodes, QsgdMissesNoMoreThanItsBound) {
   for (int bits = 1; bits <= 8; ++bits) {
     const double s = bits == 1 ? 1 : (1 << (bits - 1)) - 1;
     const double bound = bits == 1 ? 127 : std::min(128 / (s * s), std::sqrt(128) / s);
@@ -246,7 +246,7 @@ TEST(BlockCodes, qsgd_misses_no_more_than_its_bound) {
 }
 
 // Var_i = |p_i| (s - |p_i|), so the share is s * ||p||_1 / ||p||^2 - 1.
-TEST(BlockCodes, terngrad_misses_what_its_definition_says) {
+TEST(BlockCodes, TerngradMissesWhatItsDefinitionSays) {
   for (const Data kind : {Data::normal, Data::layered}) {
     const std::vector<float> p = make_data(kind, 256);
     double largest = 0, sum = 0, squares = 0;
@@ -261,7 +261,7 @@ TEST(BlockCodes, terngrad_misses_what_its_definition_says) {
   }
 }
 
-TEST(BlockCodes, natural_misses_no_more_than_an_eighth) {
+TEST(BlockCodes, NaturalMissesNoMoreThanAnEighth) {
   for (const Data kind : {Data::normal, Data::layered}) {
     EXPECT_LE(missed_share("natural", make_data(kind, 5000)), 0.125);
   }
@@ -269,7 +269,7 @@ TEST(BlockCodes, natural_misses_no_more_than_an_eighth) {
   EXPECT_NEAR(missed_share("natural", std::vector<float>(1000, 4.0F / 3)), 0.125, 0.001);
 }
 
-TEST(BlockCodes, natural_sends_powers_of_two_as_they_are) {
+TEST(BlockCodes, NaturalSendsPowersOfTwoAsTheyAre) {
   std::vector<float> powers = {0.0F, -0.0F};
   for (int exponent = -100; exponent <= 20; ++exponent)
     powers.push_back(std::ldexp(exponent % 2 == 0 ? 1.0F : -1.0F, exponent));
@@ -278,7 +278,7 @@ TEST(BlockCodes, natural_sends_powers_of_two_as_they_are) {
       same_bytes(decode_one(*compressor, encode(*compressor, {.gradient = powers}).payload, powers.size()), powers));
 }
 
-TEST(BlockCodes, fp8_numbers_miss_half_a_unit_in_the_last_place) {
+TEST(BlockCodes, Fp8NumbersMissHalfAUnitInTheLastPlace) {
   for (const auto& [spec, roundoff, place] :
        {std::tuple{"fp8e4m3:128", 0x1p-4, 0x1p-10}, std::tuple{"fp8e5m2:128", 0x1p-3, 0x1p-17}}) {
     const std::vector<float> p = make_data(Data::layered, 10000);
@@ -290,7 +290,7 @@ TEST(BlockCodes, fp8_numbers_miss_half_a_unit_in_the_last_place) {
   }
 }
 
-TEST(BlockCodes, the_largest_finite_numbers_are_finite_or_said_not_to_be) {
+TEST(BlockCodes, TheLargestFiniteNumbersAreFiniteOrSaidNotToBe) {
   for (const char* spec : {"int8", "int4", "fp8e4m3", "fp8e5m2", "natural", "terngrad", "qsgd:1", "qsgd:8"}) {
     const auto compressor = make(spec);
     const std::vector<float> p(300, std::numeric_limits<float>::max());

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, SixteenBits,
                                          Format{"bf16", value_of_bf16, round_to_bf16, 0x1.fep127}),
                          [](const auto& format) { return format.param.spec; });
 
-TEST_P(SixteenBits, every_code_is_decoded_and_encoded_again) {
+TEST_P(SixteenBits, EveryCodeIsDecodedAndEncodedAgain) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
   for (int64_t target : simd_targets()) {
@@ -73,7 +73,7 @@ TEST_P(SixteenBits, every_code_is_decoded_and_encoded_again) {
 }
 
 // Takes the middle between every two neighbours, and the closest fp32 numbers on both sides of it, with both signs.
-TEST_P(SixteenBits, rounding_is_to_nearest_even) {
+TEST_P(SixteenBits, RoundingIsToNearestEven) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
   std::vector<float> values;
@@ -103,7 +103,7 @@ TEST_P(SixteenBits, rounding_is_to_nearest_even) {
   }
 }
 
-TEST_P(SixteenBits, overflow_is_not_finite) {
+TEST_P(SixteenBits, OverflowIsNotFinite) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
   const double place =
@@ -116,7 +116,7 @@ TEST_P(SixteenBits, overflow_is_not_finite) {
 }
 
 // Sums as many values as collectives do, one after the other, and rounds each sum.
-TEST_P(SixteenBits, a_sum_that_may_overflow_is_not_finite) {
+TEST_P(SixteenBits, ASumThatMayOverflowIsNotFinite) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
   for (const int summed : {2, 3, 7, 8, 64}) {
@@ -133,7 +133,7 @@ TEST_P(SixteenBits, a_sum_that_may_overflow_is_not_finite) {
   }
 }
 
-TEST(None, is_the_gradient_itself) {
+TEST(None, IsTheGradientItself) {
   const auto compressor = make("none");
   const std::vector<float> gradient = make_data(Data::layered, 10007);
   const Encoded encoded = encode(*compressor, {.gradient = gradient});
@@ -142,7 +142,7 @@ TEST(None, is_the_gradient_itself) {
   EXPECT_EQ(encoded.residual_next, std::vector<float>(gradient.size()));
 }
 
-TEST(None, sum_types_are_the_wire_types) {
+TEST(None, SumTypesAreTheWireTypes) {
   EXPECT_EQ(make("none")->summing().type, core::WireType::f32);
   EXPECT_EQ(make("bf16")->summing().type, core::WireType::bf16);
   EXPECT_EQ(make("fp16")->summing().type, core::WireType::f16);

@@ -36,7 +36,7 @@ std::vector<float> any_numbers(size_t n, int spread, uint64_t seed) {
   return values;
 }
 
-TEST(Packed, every_number_comes_back_bit_for_bit) {
+TEST(Packed, EveryNumberComesBackBitForBit) {
   const auto compressor = make("packed");
   for (const int64_t target : simd_targets()) {
     const ScopedTarget use(target);
@@ -52,7 +52,7 @@ TEST(Packed, every_number_comes_back_bit_for_bit) {
   }
 }
 
-TEST(Packed, its_sixteen_bits_are_those_of_bf16) {
+TEST(Packed, ItsSixteenBitsAreThoseOfBf16) {
   const auto packed = make("bf16packed"), plain = make("bf16");
   for (const int spread : {1, 5, 255}) {
     const std::vector<float> values = any_numbers(30011, spread, 3);
@@ -64,7 +64,7 @@ TEST(Packed, its_sixteen_bits_are_those_of_bf16) {
   }
 }
 
-TEST(Packed, what_is_behind_the_used_bytes_does_not_matter) {
+TEST(Packed, WhatIsBehindTheUsedBytesDoesNotMatter) {
   for (const char* spec : {"packed", "bf16packed"}) {
     const auto compressor = make(spec);
     for (const size_t n : {0, 1, 100, 8192, 20000}) {
@@ -78,7 +78,7 @@ TEST(Packed, what_is_behind_the_used_bytes_does_not_matter) {
 }
 
 // Exponents of normally distributed numbers: 64 of them span about 8 powers of two.
-TEST(Packed, numbers_of_like_magnitude_take_fewer_bits) {
+TEST(Packed, NumbersOfLikeMagnitudeTakeFewerBits) {
   constexpr size_t n = 1 << 20;
   const auto bits_of = [](const char* spec, const std::vector<float>& values) {
     const auto compressor = make(spec);
@@ -98,7 +98,7 @@ TEST(Packed, numbers_of_like_magnitude_take_fewer_bits) {
   EXPECT_LE(bits_of("bf16packed", wild), 16.3);
 }
 
-TEST(Packed, a_length_that_is_no_length_is_rejected_and_never_beyond_the_payload) {
+TEST(Packed, ALengthThatIsNoLengthIsRejectedAndNeverBeyondThePayload) {
   const auto compressor = make("packed");
   Payload payload = encode(*compressor, {.gradient = make_data(Data::layered, 20000)}).payload;
   for (const uint32_t stated : {0U, 1U, 100U, 0xffffffffU}) {

@@ -119,7 +119,7 @@ std::vector<Peer> make_peers(size_t count, const std::string& spec, size_t rows,
   return peers;
 }
 
-TEST(Orthonormalise, gives_an_orthonormal_basis) {
+TEST(Orthonormalise, GivesAnOrthonormalBasis) {
   const auto serial = compress::make_serial_queue(), threads = compress::make_arena_queue(4);
   const std::pair<size_t, size_t> sizes[] = {{301, 1}, {301, 2}, {301, 7}, {301, 64}, {8192 * 3 + 17, 5}, {600011, 3}};
   for (const auto& [rows, count] : sizes) {
@@ -139,7 +139,7 @@ TEST(Orthonormalise, gives_an_orthonormal_basis) {
   }
 }
 
-TEST(Orthonormalise, what_was_spanned_before_or_is_not_finite_becomes_zero) {
+TEST(Orthonormalise, WhatWasSpannedBeforeOrIsNotFiniteBecomesZero) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> columns = {3, 4, 0, 6, 8, 0, 0, 0, 0, kNan, 1, 1, 0, 0, 1e-40F};
   compress::orthonormalise(columns.data(), 3, 5, *compress::make_serial_queue());
@@ -148,7 +148,7 @@ TEST(Orthonormalise, what_was_spanned_before_or_is_not_finite_becomes_zero) {
   EXPECT_FLOAT_EQ(columns[14], 1);
 }
 
-TEST(PowerSgd, sends_both_factors_and_what_is_no_matrix) {
+TEST(PowerSgd, SendsBothFactorsAndWhatIsNoMatrix) {
   const auto compressor = make("powersgd:3");
   const core::Matrix matrices[] = {{5, 100, 30}, {3005, 4, 2}};  // the second matrix is sent uncompressed
   const core::Extent extent{3100, matrices};
@@ -159,7 +159,7 @@ TEST(PowerSgd, sends_both_factors_and_what_is_no_matrix) {
   EXPECT_EQ(compressor->payload_bytes(3100, 1), 4 * 3100);
 }
 
-TEST(PowerSgd, is_a_projection_onto_orthonormal_columns) {
+TEST(PowerSgd, IsAProjectionOntoOrthonormalColumns) {
   for (const auto& [rows, columns] : {std::pair<size_t, size_t>{64, 48}, {700, 33}, {40, 3000}, {3000, 40}}) {
     std::vector<Peer> peers = make_peers(1, "powersgd:4", rows, columns);
     const std::vector<float> m = random_values(rows * columns, rows);
@@ -176,7 +176,7 @@ TEST(PowerSgd, is_a_projection_onto_orthonormal_columns) {
   }
 }
 
-TEST(PowerSgd, reproduces_what_has_its_rank) {
+TEST(PowerSgd, ReproducesWhatHasItsRank) {
   for (size_t rank : {1, 3, 8}) {
     std::vector<Peer> peers = make_peers(2, "powersgd:" + std::to_string(rank), 90, 70);
     const std::vector<float> a = low_rank(90, 70, rank, 3);
@@ -190,7 +190,7 @@ TEST(PowerSgd, reproduces_what_has_its_rank) {
 }
 
 // With one P, the average of decoded payloads is the decoded average, and all ranks have the same bits.
-TEST(PowerSgd, adds_up_over_ranks_and_loses_nothing) {
+TEST(PowerSgd, AddsUpOverRanksAndLosesNothing) {
   constexpr size_t kRanks = 3, kRows = 80, kColumns = 120, kSteps = 20;
   std::vector<Peer> peers = make_peers(kRanks, "powersgd:2", kRows, kColumns);
   std::vector<double> given(kRows * kColumns), applied(kRows * kColumns);
@@ -218,7 +218,7 @@ TEST(PowerSgd, adds_up_over_ranks_and_loses_nothing) {
 }
 
 // Over the steps it approaches the best approximation of that rank.
-TEST(PowerSgd, a_warm_start_finds_the_largest_directions) {
+TEST(PowerSgd, AWarmStartFindsTheLargestDirections) {
   std::vector<Peer> peers = make_peers(1, "powersgd:2", 100, 100);
   const std::vector<float> m = low_rank(100, 100, 12, 7);
   std::vector<double> missed;
@@ -232,7 +232,7 @@ TEST(PowerSgd, a_warm_start_finds_the_largest_directions) {
   for (size_t s = 1; s < missed.size(); ++s) EXPECT_LE(missed[s], missed[s - 1] * (1 + 1e-4)) << s;
 }
 
-TEST(PowerSgd, after_zeros_columns_are_drawn_anew) {
+TEST(PowerSgd, AfterZerosColumnsAreDrawnAnew) {
   std::vector<Peer> peers = make_peers(1, "powersgd:2", 30, 20);
   const std::vector<float> zeros(600), m = low_rank(30, 20, 2, 9);
   step(peers, {zeros});
@@ -242,7 +242,7 @@ TEST(PowerSgd, after_zeros_columns_are_drawn_anew) {
   EXPECT_LE(squares(peers[0].residual()), 1e-9 * squares(m));
 }
 
-TEST(PowerSgd, a_step_that_is_not_finite_leaves_no_trace) {
+TEST(PowerSgd, AStepThatIsNotFiniteLeavesNoTrace) {
   std::vector<Peer> peers = make_peers(1, "powersgd:2", 30, 20);
   step(peers, {random_values(600, 1)});
   const std::vector<float> residual = peers[0].residual(), state = peers[0].state();

@@ -23,7 +23,7 @@ void expect_each_block_once(HostQueue& queue) {
   }
 }
 
-TEST(Queue, serial_runs_each_block_once_in_order_on_the_calling_thread) {
+TEST(Queue, SerialRunsEachBlockOnceInOrderOnTheCallingThread) {
   const auto queue = make_serial_queue();
   EXPECT_EQ(queue->threads(), 1);
   expect_each_block_once(*queue);
@@ -38,7 +38,7 @@ TEST(Queue, serial_runs_each_block_once_in_order_on_the_calling_thread) {
 
 #ifndef __SANITIZE_THREAD__  // ThreadSanitizer cannot see the synchronisation of a oneTBB that was built without it
 
-TEST(Queue, arena_runs_each_block_once) {
+TEST(Queue, ArenaRunsEachBlockOnce) {
   const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
   for (int threads : {1, 2, 4}) {
     const auto queue = make_arena_queue(threads);
@@ -47,7 +47,7 @@ TEST(Queue, arena_runs_each_block_once) {
   }
 }
 
-TEST(Queue, arena_serves_several_callers_at_once) {
+TEST(Queue, ArenaServesSeveralCallersAtOnce) {
   const auto queue = make_arena_queue(2);
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) callers.emplace_back([&] { expect_each_block_once(*queue); });
@@ -56,7 +56,7 @@ TEST(Queue, arena_serves_several_callers_at_once) {
 
 #endif
 
-TEST(Queue, an_arena_without_threads_is_refused) { EXPECT_THROW(make_arena_queue(0), core::ProgramError); }
+TEST(Queue, AnArenaWithoutThreadsIsRefused) { EXPECT_THROW(make_arena_queue(0), core::ProgramError); }
 
 }  // namespace
 }  // namespace gradtune::compress

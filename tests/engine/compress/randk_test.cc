@@ -25,7 +25,7 @@ std::vector<size_t> sent_of(const compress::Compressor& compressor, size_t n, co
   return sent;
 }
 
-TEST(RandK, sends_values_alone_and_as_many_distinct_elements) {
+TEST(RandK, SendsValuesAloneAndAsManyDistinctElements) {
   for (double density : {0.001, 0.01, 0.07, 0.3, 0.9, 1.0}) {
     const auto compressor = make("randk:" + std::to_string(density));
     for (size_t n : {1, 2, 10, 99, 100, 1000, 70001}) {
@@ -37,7 +37,7 @@ TEST(RandK, sends_values_alone_and_as_many_distinct_elements) {
 }
 
 // Counts over 4000 steps: a chi-square test with 99 degrees of freedom, whose standard deviation is 14.
-TEST(RandK, sends_each_element_as_often) {
+TEST(RandK, SendsEachElementAsOften) {
   for (size_t n : {100, 103}) {
     const auto compressor = make("randk:0.07");
     constexpr uint32_t kSteps = 4000;
@@ -54,7 +54,7 @@ TEST(RandK, sends_each_element_as_often) {
 }
 
 // E ||p - C(p)||^2 = (1 - k / n) ||p||^2.
-TEST(RandK, keeps_its_share_of_the_norm_on_average) {
+TEST(RandK, KeepsItsShareOfTheNormOnAverage) {
   constexpr size_t n = 1000;
   constexpr uint32_t kSteps = 3000;
   const auto compressor = make("randk:0.05");
@@ -67,7 +67,7 @@ TEST(RandK, keeps_its_share_of_the_norm_on_average) {
   EXPECT_NEAR(missed / total, 0.95, 0.002);
 }
 
-TEST(RandK, decoding_a_sum_is_the_sum_of_what_is_decoded) {
+TEST(RandK, DecodingASumIsTheSumOfWhatIsDecoded) {
   constexpr size_t n = 5000;
   const auto compressor = make("randk:0.1");
   std::vector<float> total;
@@ -91,7 +91,7 @@ TEST(RandK, decoding_a_sum_is_the_sum_of_what_is_decoded) {
 }
 
 // Results are written, not added, but have the sign of a sum that began with zero.
-TEST(RandK, a_negative_zero_is_decoded_to_zero) {
+TEST(RandK, ANegativeZeroIsDecodedToZero) {
   const auto compressor = make("randk:1");
   const EncodeCase job{.gradient = std::vector<float>(100, -0.0F)};
   const Payload payload = encode(*compressor, job).payload;

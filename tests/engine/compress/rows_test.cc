@@ -74,7 +74,7 @@ List collected(const Coo& coo, int64_t rows, int64_t width) {
   return list;
 }
 
-TEST(Rows, repeated_rows_are_added_in_the_order_given) {
+TEST(Rows, RepeatedRowsAreAddedInTheOrderGiven) {
   core::Rng rng(3);
   for (const int64_t rows : {1, 5, 100, 4000}) {
     for (const int64_t count : {0, 1, 7, 500}) {
@@ -98,7 +98,7 @@ TEST(Rows, repeated_rows_are_added_in_the_order_given) {
   }
 }
 
-TEST(Rows, repeated_rows_are_added_in_the_order_told) {
+TEST(Rows, RepeatedRowsAreAddedInTheOrderTold) {
   const std::vector<int64_t> rows{4, 2, 4, 4}, order{3, 1, 0, 2};
   const std::vector<float> values{1, 5, -1e8F, 1e8F};
   List list(10, 1);
@@ -109,7 +109,7 @@ TEST(Rows, repeated_rows_are_added_in_the_order_told) {
   EXPECT_EQ(dense[core::RowOrder(10).place_of(2)], 5);
 }
 
-TEST(Rows, repeated_ones_are_found) {
+TEST(Rows, RepeatedOnesAreFound) {
   core::Rng rng(5);
   RowScratch scratch;
   for (const int64_t most : {1, 100, 400'000}) {
@@ -126,7 +126,7 @@ TEST(Rows, repeated_ones_are_found) {
   EXPECT_TRUE(has_repeated(apart, 3001, scratch));
 }
 
-TEST(Rows, a_number_that_is_no_rows_is_an_error) {
+TEST(Rows, ANumberThatIsNoRowsIsAnError) {
   for (const int64_t row : {int64_t{-1}, int64_t{10}, std::numeric_limits<int64_t>::max()}) {
     List list(10, 1);
     RowScratch scratch;
@@ -137,7 +137,7 @@ TEST(Rows, a_number_that_is_no_rows_is_an_error) {
   }
 }
 
-TEST(Rows, a_matrix_is_listed_and_spread_again) {
+TEST(Rows, AMatrixIsListedAndSpreadAgain) {
   core::Rng rng(4);
   constexpr int64_t kRows = 700, kWidth = 5;
   std::vector<float> matrix(kRows * kWidth);
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Table, RowCodecs, testing::Values("rows", "coo", "block
                            return text;
                          });
 
-TEST_P(RowCodecs, payloads_are_those_of_the_gradient_that_the_list_stands_for) {
+TEST_P(RowCodecs, PayloadsAreThoseOfTheGradientThatTheListStandsFor) {
   core::Rng rng(5);
   for (const int64_t rows : {1, 2, 64, 1000, 5000}) {
     for (const int64_t width : {1, 3, 16, 32}) {
@@ -222,7 +222,7 @@ TEST_P(RowCodecs, payloads_are_those_of_the_gradient_that_the_list_stands_for) {
   }
 }
 
-TEST_P(RowCodecs, sums_are_those_of_dense_gradients_in_the_order_given) {
+TEST_P(RowCodecs, SumsAreThoseOfDenseGradientsInTheOrderGiven) {
   core::Rng rng(6);
   constexpr int64_t kRows = 3000, kWidth = 16;
   for (const int64_t count : {0, 1, 60, 3000, 40000}) {
@@ -246,7 +246,7 @@ TEST_P(RowCodecs, sums_are_those_of_dense_gradients_in_the_order_given) {
   }
 }
 
-TEST_P(RowCodecs, parts_put_side_by_side_are_the_whole) {
+TEST_P(RowCodecs, PartsPutSideBySideAreTheWhole) {
   core::Rng rng(8);
   constexpr int64_t kRows = 1001, kWidth = 16;
   for (const int64_t parts : {1, 2, 3, 7, 2000}) {  // more than rows as well
@@ -261,7 +261,7 @@ TEST_P(RowCodecs, parts_put_side_by_side_are_the_whole) {
   }
 }
 
-TEST_P(RowCodecs, what_is_not_finite_is_seen_and_carried) {
+TEST_P(RowCodecs, WhatIsNotFiniteIsSeenAndCarried) {
   for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const std::vector<int64_t> rows{0, 9};
     const std::vector<float> values{0, 0, 1, value};
@@ -282,7 +282,7 @@ TEST_P(RowCodecs, what_is_not_finite_is_seen_and_carried) {
   EXPECT_EQ(verdict.nonfinite, 1U);
 }
 
-TEST_P(RowCodecs, a_payload_is_never_larger_than_the_gradient_and_small_where_little_is_there) {
+TEST_P(RowCodecs, APayloadIsNeverLargerThanTheGradientAndSmallWhereLittleIsThere) {
   core::Rng rng(9);
   constexpr int64_t kRows = 10'000, kWidth = 16;
   for (const int64_t count : {0, 10, 100, 5000, 100'000}) {
@@ -298,7 +298,7 @@ TEST_P(RowCodecs, a_payload_is_never_larger_than_the_gradient_and_small_where_li
   }
 }
 
-TEST_P(RowCodecs, changed_payloads_give_lists_or_named_rejections) {
+TEST_P(RowCodecs, ChangedPayloadsGiveListsOrNamedRejections) {
   core::Rng rng(10);
   constexpr int64_t kRows = 200, kWidth = 16;
   for (const int64_t count : {3, 60, 1000}) {

@@ -20,7 +20,7 @@ float word_of(const Payload& payload, size_t at) {
   return value;
 }
 
-TEST(EfSignSgd, sends_a_bit_for_each_element_and_a_scale_for_each_block) {
+TEST(EfSignSgd, SendsABitForEachElementAndAScaleForEachBlock) {
   const auto compressor = make("efsignsgd:8");
   const Encoded encoded =
       encode(*compressor, {.gradient = {1, -2, 3, -4, 5, -6, 7, -8, -1, -1, 4}, .scale = 0.5F, .error_scale = 2});
@@ -34,7 +34,7 @@ TEST(EfSignSgd, sends_a_bit_for_each_element_and_a_scale_for_each_block) {
   EXPECT_EQ(encoded.residual_next, (std::vector<float>{-3.5, 2.5, -1.5, 0.5, 0.5, -1.5, 2.5, -3.5, 1, 1, 2}));
 }
 
-TEST(EfSignSgd, payload_size_follows_the_block) {
+TEST(EfSignSgd, PayloadSizeFollowsTheBlock) {
   for (size_t block : {8, 24, 64, 4096, 65536}) {
     const auto compressor = make("efsignsgd:" + std::to_string(block));
     for (size_t n : {0, 1, 8, 100, 100000}) {
@@ -46,7 +46,7 @@ TEST(EfSignSgd, payload_size_follows_the_block) {
 }
 
 // For each block, ||p - C(p)||^2 = ||p||^2 - ||p||_1^2 / size.
-TEST(EfSignSgd, keeps_its_equality_in_every_block) {
+TEST(EfSignSgd, KeepsItsEqualityInEveryBlock) {
   for (size_t block : {8, 24, 64, 1000, 8192, 65536}) {
     const auto compressor = make("efsignsgd:" + std::to_string(block));
     const std::vector<float> p = make_data(Data::layered, 100001);
@@ -64,7 +64,7 @@ TEST(EfSignSgd, keeps_its_equality_in_every_block) {
   }
 }
 
-TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
+TEST(EfSignSgd, NegativeZeroCountsAsNegativeEverywhere) {
   const auto compressor = make("efsignsgd:8");
   const Encoded encoded = encode(*compressor, {.gradient = {-0.0F, 0.0F, 8, 8, 8, 8, 8, 8}});
   EXPECT_EQ(encoded.payload[32], 0b01);
@@ -73,7 +73,7 @@ TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
   EXPECT_EQ(encoded.residual_next, (std::vector<float>{6, -6, 2, 2, 2, 2, 2, 2}));
 }
 
-TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
+TEST(EfSignSgd, AScaleIsFiniteAndNotNegativeOrRejected) {
   const auto compressor = make("efsignsgd:8");
   constexpr size_t kElements = 8 * 18 + 3, kScales = 19;  // some are processed together, others one by one
   const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
@@ -88,13 +88,13 @@ TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
   }
 }
 
-TEST(EfSignSgd, a_sum_that_overflows_is_not_finite) {
+TEST(EfSignSgd, ASumThatOverflowsIsNotFinite) {
   EXPECT_FALSE(encode(*make("efsignsgd"), {.gradient = std::vector<float>(64, 3e38F)}).finite);
   // Each block's own sum counts, not the total.
   EXPECT_TRUE(encode(*make("efsignsgd:64"), {.gradient = std::vector<float>(6400, 1e36F)}).finite);
 }
 
-TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
+TEST(EfSignSgd, PaddingIsZeroAndIsNotRead) {
   const auto compressor = make("efsignsgd:8");
   Payload payload = encode(*compressor, {.gradient = std::vector<float>(11, -1)}).payload;
   const auto before = decode(*compressor, {.payloads = {payload}, .n = 11}).value();
@@ -109,7 +109,7 @@ TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
 
 // --- onebit ----------------------------------------------------------------------------------------------------------
 
-TEST(OneBit, sends_a_bit_for_each_element_and_two_means_for_each_block) {
+TEST(OneBit, SendsABitForEachElementAndTwoMeansForEachBlock) {
   const auto compressor = make("onebit:8");
   const Encoded encoded =
       encode(*compressor, {.gradient = {1, -2, 3, -4, 5, -6, 7, 0, -1, -2, -3}, .scale = 0.5F, .error_scale = 2});
@@ -126,7 +126,7 @@ TEST(OneBit, sends_a_bit_for_each_element_and_two_means_for_each_block) {
 }
 
 // ||C(p)||^2 + ||p - C(p)||^2 = ||p||^2 in every block.
-TEST(OneBit, is_an_orthogonal_projection) {
+TEST(OneBit, IsAnOrthogonalProjection) {
   for (size_t block : {8, 24, 256, 1000, 65536}) {
     const auto compressor = make("onebit:" + std::to_string(block));
     const std::vector<float> p = make_data(Data::layered, 100001);
@@ -159,7 +159,7 @@ std::vector<float> majority(const std::vector<std::vector<float>>& ranks) {
   return decode(*compressor, {.payloads = {again.payload}, .n = n}).value();
 }
 
-TEST(SignSgd, two_steps_are_a_majority_vote_and_a_tie_is_positive) {
+TEST(SignSgd, TwoStepsAreAMajorityVoteAndATieIsPositive) {
   for (size_t size : {1, 2, 3, 5, 6, 7, 10, 64, 100}) {
     std::vector<std::vector<float>> ranks;
     for (size_t rank = 0; rank < size; ++rank) ranks.push_back(make_data(Data::normal, 500, rank + 1));
@@ -172,7 +172,7 @@ TEST(SignSgd, two_steps_are_a_majority_vote_and_a_tie_is_positive) {
   }
 }
 
-TEST(SignSgd, a_payload_is_a_vote_with_the_weight_of_its_rank) {
+TEST(SignSgd, APayloadIsAVoteWithTheWeightOfItsRank) {
   const auto compressor = make("signsgd");
   const Encoded encoded = encode(*compressor, {.gradient = {3, -0.5F, 0.0F, -0.0F}, .scale = 0.25F, .error_scale = 4});
   EXPECT_EQ(decode(*compressor, {.payloads = {encoded.payload}, .n = 4}).value(),
@@ -182,7 +182,7 @@ TEST(SignSgd, a_payload_is_a_vote_with_the_weight_of_its_rank) {
 }
 
 // m = 0.9 m + 0.1 g, and the signs are those of m.
-TEST(SigNum, sends_the_signs_of_momentum_that_it_keeps) {
+TEST(SigNum, SendsTheSignsOfMomentumThatItKeeps) {
   constexpr size_t n = 20001;
   const auto compressor = make("signum");
   ASSERT_EQ(compressor->state_bytes(static_cast<int64_t>(n)), static_cast<int64_t>(4 * n));
@@ -203,7 +203,7 @@ TEST(SigNum, sends_the_signs_of_momentum_that_it_keeps) {
   }
 }
 
-TEST(SigNum, a_momentum_that_is_not_finite_is_seen) {
+TEST(SigNum, AMomentumThatIsNotFiniteIsSeen) {
   const auto compressor = make("signum");
   EncodeCase job{.gradient = make_data(Data::normal, 1000), .keep_error = false};
   job.state.assign(4000, 0);

@@ -23,7 +23,7 @@ std::string error_of(const CompressorSpec& spec) {
   return result.ok() ? "" : result.error().message;
 }
 
-TEST(Table, none_is_first_and_names_are_distinct) {
+TEST(Table, NoneIsFirstAndNamesAreDistinct) {
   EXPECT_EQ(compressor_table().front().traits.name, "none");
   std::set<std::string_view> names;
   for (const core::CompressorTraits& traits : known_traits()) EXPECT_TRUE(names.insert(traits.name).second);
@@ -52,7 +52,7 @@ TEST(Table, ThePageListsTheDefaultsOfTheTable) {
   }
 }
 
-TEST(Table, what_each_fidelity_uses_without_being_asked) {
+TEST(Table, WhatEachFidelityUsesWithoutBeingAsked) {
   const auto list = [](Fidelity fidelity, core::OptimizerFamily family) {
     std::vector<std::string> names;
     for (const CompressorSpec& spec : core::default_list(fidelity, family, known_traits())) {
@@ -73,7 +73,7 @@ TEST(Table, what_each_fidelity_uses_without_being_asked) {
               ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "int3packed:256", "powersgd:16", "rows"));
 }
 
-TEST(Table, defaults_are_allowed_and_survive_printing) {
+TEST(Table, DefaultsAreAllowedAndSurvivePrinting) {
   for (const core::CompressorTraits& traits : known_traits()) {
     const CompressorSpec spec{std::string(traits.name), traits.parameter_default};
     EXPECT_EQ(error_of(spec), "");
@@ -82,7 +82,7 @@ TEST(Table, defaults_are_allowed_and_survive_printing) {
   }
 }
 
-TEST(Table, search_ranges_are_allowed_and_have_the_default) {
+TEST(Table, SearchRangesAreAllowedAndHaveTheDefault) {
   const core::Matrix matrix{0, 1024, 1024};
   const core::Extent extent{1 << 20, {&matrix, 1}};
   for (const core::CompressorTraits& traits : known_traits()) {
@@ -99,7 +99,7 @@ TEST(Table, search_ranges_are_allowed_and_have_the_default) {
   }
 }
 
-TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
+TEST(Table, UnknownNamesAreErrorsThatListTheKnownOnes) {
   EXPECT_EQ(
       error_of({"gzip", 0}),
       "compressor \"gzip\" is unknown; known are none, packed, bf16, bf16packed, fp16, topk, threshk, dgc, efsignsgd, "
@@ -107,7 +107,7 @@ TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
       "randk, powersgd, thc, rows, coo, blocks");
 }
 
-TEST(Table, parameters_out_of_range_are_errors_that_say_what_is_allowed) {
+TEST(Table, ParametersOutOfRangeAreErrorsThatSayWhatIsAllowed) {
   EXPECT_EQ(error_of({"bf16", 4}), "compressor bf16 takes no parameter");
   for (double density : {0.0, 1.5, -0.1}) {
     EXPECT_THAT(error_of({"topk", density}), testing::EndsWith("; allowed is a number from 1e-06 to 1"));

@@ -78,7 +78,7 @@ double norm(const std::vector<float>& values) {
   return std::sqrt(squares);
 }
 
-TEST(Thc, the_norm_of_a_block_is_the_largest_of_all_ranks) {
+TEST(Thc, TheNormOfABlockIsTheLargestOfAllRanks) {
   const Ranks ranks = make_ranks("thc:30", 3, 3000);
   const Bytes norms = ranks.agreed_norms();
   ASSERT_EQ(norms.size(), 12U);
@@ -96,7 +96,7 @@ TEST(Thc, the_norm_of_a_block_is_the_largest_of_all_ranks) {
 }
 
 // The homomorphism: the sum of codes decodes to the sum of the decoded codes.
-TEST(Thc, decoding_a_sum_of_codes_is_the_sum_of_what_is_decoded) {
+TEST(Thc, DecodingASumOfCodesIsTheSumOfWhatIsDecoded) {
   for (const auto& [spec, size] : {std::pair<std::string, size_t>{"thc:30", 8}, {"thc:127", 2}, {"thc:5", 51}}) {
     const Ranks ranks = make_ranks(spec, size, 5000);
     Bytes norms = ranks.agreed_norms();
@@ -124,7 +124,7 @@ TEST(Thc, decoding_a_sum_of_codes_is_the_sum_of_what_is_decoded) {
 }
 
 // With more payloads than have exact sums, sums of some are added to those of others.
-TEST(Thc, many_payloads_are_added_up) {
+TEST(Thc, ManyPayloadsAreAddedUp) {
   const Ranks ranks = make_ranks("thc:2", 100, 3000);
   Bytes norms = ranks.agreed_norms();
   std::vector<Bytes> payloads;
@@ -140,7 +140,7 @@ TEST(Thc, many_payloads_are_added_up) {
   for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(gathered[i], sum[i], 1e-5 * largest) << i;
 }
 
-TEST(Thc, a_sum_that_no_ranks_could_have_made_is_rejected) {
+TEST(Thc, ASumThatNoRanksCouldHaveMadeIsRejected) {
   const Ranks ranks = make_ranks("thc:30", 2, 100);
   Bytes norms = ranks.agreed_norms();
   std::vector<float> out(100);
@@ -153,7 +153,7 @@ TEST(Thc, a_sum_that_no_ranks_could_have_made_is_rejected) {
   EXPECT_TRUE(ranks.decode(1, {payload}, 2, norms, out).ok());
 }
 
-TEST(Thc, as_many_ranks_as_levels_leave_room_for) {
+TEST(Thc, AsManyRanksAsLevelsLeaveRoomFor) {
   for (const auto& [spec, most] : {std::pair<std::string, int>{"thc:30", 8}, {"thc:127", 2}, {"thc:2", 127}}) {
     const auto compressor = make(spec);
     EXPECT_EQ(core::most_ranks(compressor->traits(), compressor->spec()), most);
@@ -161,7 +161,7 @@ TEST(Thc, as_many_ranks_as_levels_leave_room_for) {
 }
 
 // The random bits for a rank's rounding are independent of the signs of rotations, on rank 0 too.
-TEST(Thc, rounds_with_other_random_bits_than_it_rotates_with) {
+TEST(Thc, RoundsWithOtherRandomBitsThanItRotatesWith) {
   const compress::Random random{.seed = 5, .step = 3, .use = 1};
   int same = 0;
   for (uint64_t element = 0; element < 4096; ++element) {
@@ -176,7 +176,7 @@ TEST(Thc, rounds_with_other_random_bits_than_it_rotates_with) {
 }
 
 // A block with one element is spread evenly, so nothing is clamped.
-TEST(Thc, what_is_not_clamped_is_unbiased) {
+TEST(Thc, WhatIsNotClampedIsUnbiased) {
   constexpr int kSteps = 4000;
   Ranks ranks = make_ranks("thc:4", 1, 64, Data::zero);
   ranks.gradients[0][17] = -3;
@@ -199,7 +199,7 @@ TEST(Thc, what_is_not_clamped_is_unbiased) {
 }
 
 // Rotations preserve norms, so the residual is the loss of clamping and rounding: less with more levels.
-TEST(Thc, more_levels_keep_less) {
+TEST(Thc, MoreLevelsKeepLess) {
   double before = 1;
   for (const char* spec : {"thc:2", "thc:6", "thc:15", "thc:30", "thc:60", "thc:127"}) {
     const Ranks ranks = make_ranks(spec, 1, 65536, Data::normal);

@@ -64,7 +64,7 @@ std::vector<uint32_t> expected_indices(const std::vector<float>& p, size_t k) {
   return order;
 }
 
-TEST(TopK, sends_the_rounded_up_share) {
+TEST(TopK, SendsTheRoundedUpShare) {
   const struct {
     const char* spec;
     size_t n, k;
@@ -83,7 +83,7 @@ TEST(TopK, sends_the_rounded_up_share) {
   EXPECT_EQ(make("topk:0.01")->payload_bytes(8550000), 16 + 4 * 1044 + 2 * 171008);
 }
 
-TEST(TopK, sends_the_largest_and_of_equal_ones_the_first) {
+TEST(TopK, SendsTheLargestAndOfEqualOnesTheFirst) {
   for (const char* spec : {"topk:0.001", "topk:0.01", "topk:0.1", "topk:0.6"}) {
     const auto compressor = make(spec);
     for (size_t n : {10, 1000, 8192, 50000, 300001}) {
@@ -100,7 +100,7 @@ TEST(TopK, sends_the_largest_and_of_equal_ones_the_first) {
 
 // Large elements in clusters make samples of the data unreliable in both directions. The first guess must not
 // matter.
-TEST(TopK, is_exact_when_a_sample_misleads) {
+TEST(TopK, IsExactWhenASampleMisleads) {
   constexpr size_t n = 8192 + 100, cluster = 64;
   const auto compressor = make("topk:0.02");
   for (uint64_t seed = 0; seed < 2000; ++seed) {
@@ -116,7 +116,7 @@ TEST(TopK, is_exact_when_a_sample_misleads) {
 }
 
 // The error is that of the best k elements, except for rounding: at most (1 - k/n) of the norm, squared.
-TEST(TopK, contracts) {
+TEST(TopK, Contracts) {
   const auto compressor = make("topk:0.05");
   for (Data kind : kAllData) {
     const std::vector<float> p = make_data(kind, 20000);
@@ -130,7 +130,7 @@ TEST(TopK, contracts) {
   }
 }
 
-TEST(TopK, keeps_what_it_does_not_send_bit_for_bit) {
+TEST(TopK, KeepsWhatItDoesNotSendBitForBit) {
   for (int ranks : {1, 2, 3, 41, 47, 128, 1000}) {  // 1/41 * 41 is not 1 in fp32
     const auto compressor = make("topk");
     const EncodeCase job{.gradient = make_data(Data::layered, 30000, 1),
@@ -150,7 +150,7 @@ TEST(TopK, keeps_what_it_does_not_send_bit_for_bit) {
   }
 }
 
-TEST(TopK, non_finite_input_is_passed_on) {
+TEST(TopK, NonFiniteInputIsPassedOn) {
   std::vector<float> gradient(1000, 1.0F);
   gradient[500] = HUGE_VALF;
   const auto compressor = make("topk");
@@ -174,7 +174,7 @@ class TopKPayload : public testing::Test {
   }
 };
 
-TEST_F(TopKPayload, every_field_of_the_header_is_checked) {
+TEST_F(TopKPayload, EveryFieldOfTheHeaderIsChecked) {
   const Payload good = payload_;
   const char* const names[] = {"magic or version", "compressor id", "number of elements", "count"};
   for (size_t field = 0; field < 4; ++field) {
@@ -186,7 +186,7 @@ TEST_F(TopKPayload, every_field_of_the_header_is_checked) {
   }
 }
 
-TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
+TEST_F(TopKPayload, PositionsAscendAndAreInRange) {
   const uint16_t first = static_cast<uint16_t>(parse(payload_).indices[0]),
                  second = static_cast<uint16_t>(parse(payload_).indices[1]);
   put16(32 + 2 * 4, kElements);
@@ -204,7 +204,7 @@ TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
 // Positions are processed in vectors, the last of which overlaps the one before. For numbers of positions that fill
 // no vector, some, and parts of vectors, all positions are decoded from both pieces of a block. Each one that does
 // not ascend is rejected.
-TEST(TopKBlocks, every_position_counts_whatever_their_number) {
+TEST(TopKBlocks, EveryPositionCountsWhateverTheirNumber) {
   const auto compressor = make("topk:0.01");
   for (size_t k = 1; k <= 82; ++k) {
     const size_t n = k == 82 ? kBlock : 100 * k - 50;
@@ -225,7 +225,7 @@ TEST(TopKBlocks, every_position_counts_whatever_their_number) {
   }
 }
 
-TEST(TopKBlocks, starts_ascend_from_0_to_the_count) {
+TEST(TopKBlocks, StartsAscendFrom0ToTheCount) {
   const size_t n = 3 * kBlock + 10;
   const auto compressor = make("topk:0.01");
   const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, n)}).payload;
@@ -244,12 +244,12 @@ TEST(TopKBlocks, starts_ascend_from_0_to_the_count) {
   }
 }
 
-TEST_F(TopKPayload, values_that_are_not_finite_are_data) {
+TEST_F(TopKPayload, ValuesThatAreNotFiniteAreData) {
   put16(48, 0x7fc0);
   EXPECT_EQ(rejection(), "");
 }
 
-TEST_F(TopKPayload, padding_is_zero_and_is_not_read) {
+TEST_F(TopKPayload, PaddingIsZeroAndIsNotRead) {
   const auto before = decode(*compressor_, {.payloads = {payload_}, .n = kElements}).value();
   for (const auto& [begin, end] : {std::pair{20, 32}, {42, 48}, {58, 64}}) {
     for (int i = begin; i < end; ++i) {
@@ -301,7 +301,7 @@ void expect_largest_sent(const Training& training) {
   EXPECT_GE(least, most);
 }
 
-TEST(ThreshK, begins_as_topk) {
+TEST(ThreshK, BeginsAsTopk) {
   const std::vector<float> gradient = make_data(Data::layered, 50000);
   Training training{.compressor = make("threshk:0.02"), .n = 50000};
   training.step(gradient);
@@ -309,7 +309,7 @@ TEST(ThreshK, begins_as_topk) {
   EXPECT_GT(training.threshold(), 0);
 }
 
-TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes_on) {
+TEST(ThreshK, SendsTheLargestAndNearlyAsManyAsWantedWhileTrainingGoesOn) {
   for (Data kind : {Data::normal, Data::layered}) {
     for (double density : {0.001, 0.01, 0.1}) {
       const auto n = size_t{100000};
@@ -331,7 +331,7 @@ TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes
   }
 }
 
-TEST(ThreshK, follows_gradients_whose_size_changes) {
+TEST(ThreshK, FollowsGradientsWhoseSizeChanges) {
   constexpr size_t n = 100000;
   Training training{.compressor = make("threshk:0.01"), .n = n};
   for (const float size : {1.0F, 1.0F, 1000.0F, 1000.0F, 0.001F, 0.001F, 1.0F, 1.0F}) {
@@ -346,7 +346,7 @@ TEST(ThreshK, follows_gradients_whose_size_changes) {
   }
 }
 
-TEST(ThreshK, does_not_mind_zeros) {
+TEST(ThreshK, DoesNotMindZeros) {
   constexpr size_t n = 20000;
   Training training{.compressor = make("threshk:0.01"), .n = n};
   std::vector<float> few(n);
@@ -363,7 +363,7 @@ TEST(ThreshK, does_not_mind_zeros) {
   }
 }
 
-TEST(ThreshK, a_count_above_the_share_is_rejected) {
+TEST(ThreshK, ACountAboveTheShareIsRejected) {
   const auto compressor = make("threshk:0.1");
   Payload payload = encode(*compressor, {.gradient = make_data(Data::normal, 100)}).payload;
   const uint32_t count = 11;
@@ -375,7 +375,7 @@ TEST(ThreshK, a_count_above_the_share_is_rejected) {
 
 // u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual. At the largest elements of v,
 // which are sent, u becomes zero and the residual is the loss of rounding.
-TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
+TEST(Dgc, CorrectsMomentumAndMasksItWhereItIsSent) {
   constexpr size_t n = 30000;
   Training training{.compressor = make("dgc:0.01"), .n = n};
   std::vector<float> momentum(n), residual(n);

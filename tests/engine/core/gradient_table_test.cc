@@ -18,21 +18,21 @@ GradientTable example() {
                       {.name = "scale", .shape = {}, .numel = 1, .dtype = DType::f16, .ready_us = 9}}};
 }
 
-TEST(GradientTable, counts_elements_and_bytes) {
+TEST(GradientTable, CountsElementsAndBytes) {
   EXPECT_EQ(example().numel(), 211);
   EXPECT_EQ(example().bytes(), 40 + 400 + 2);
   EXPECT_EQ(GradientTable{}.numel(), 0);
   EXPECT_EQ(GradientTable{}.bytes(), 0);
 }
 
-TEST(GradientTable, fingerprint_does_not_depend_on_order_or_times) {
+TEST(GradientTable, FingerprintDoesNotDependOnOrderOrTimes) {
   GradientTable table = example();
   std::reverse(table.tensors.begin(), table.tensors.end());
   table.tensors[1].ready_us = 77;
   EXPECT_EQ(table.fingerprint(), example().fingerprint());
 }
 
-TEST(GradientTable, fingerprint_depends_on_names_shapes_and_dtypes) {
+TEST(GradientTable, FingerprintDependsOnNamesShapesAndDtypes) {
   std::set<uint64_t> prints = {example().fingerprint(), GradientTable{}.fingerprint()};
   const auto expect_new = [&](auto change) {
     GradientTable table = example();
@@ -53,7 +53,7 @@ GradientTable of_sizes(const std::vector<int64_t>& sizes) {
   return table;
 }
 
-TEST(GradientTable, small_tensors_are_the_end_that_holds_half_a_percent) {
+TEST(GradientTable, SmallTensorsAreTheEndThatHoldsHalfAPercent) {
   EXPECT_EQ(of_sizes({}).first_small(), 0u);
   EXPECT_EQ(of_sizes({5, 5}).first_small(), 2u);
   EXPECT_EQ(of_sizes({10, 9950, 30, 10}).first_small(), 2u);
@@ -62,7 +62,7 @@ TEST(GradientTable, small_tensors_are_the_end_that_holds_half_a_percent) {
   EXPECT_EQ(of_sizes({10000, 0, 0}).first_small(), 1u);
 }
 
-TEST(GradientTable, small_tensors_are_laid_last) {
+TEST(GradientTable, SmallTensorsAreLaidLast) {
   const GradientTable table = of_sizes({10, 5000, 20, 4900, 30, 15, 60});
   EXPECT_EQ(small_last(table, {0, 1, 2, 3, 4, 5, 6}), (std::vector<int32_t>{1, 3, 4, 6, 0, 2, 5}));
   EXPECT_EQ(small_last(table, {6, 5, 4, 3, 2, 1, 0}), (std::vector<int32_t>{6, 4, 3, 1, 5, 2, 0}));
@@ -71,7 +71,7 @@ TEST(GradientTable, small_tensors_are_laid_last) {
 }
 
 // first_small finds the tensors that small_last puts at the end.
-TEST(GradientTable, the_two_agree) {
+TEST(GradientTable, TheTwoAgree) {
   Rng rng(3);
   for (int round = 0; round < 500; ++round) {
     std::vector<int64_t> sizes;
@@ -105,7 +105,7 @@ TEST(GradientTable, the_two_agree) {
   }
 }
 
-TEST(DType, names_and_widths) {
+TEST(DType, NamesAndWidths) {
   EXPECT_EQ(to_string(DType::f32), "float32");
   EXPECT_EQ(to_string(DType::bf16), "bfloat16");
   EXPECT_EQ(to_string(DType::f16), "float16");
@@ -114,7 +114,7 @@ TEST(DType, names_and_widths) {
   EXPECT_EQ(bytes_per_element(DType::f16), 2);
 }
 
-TEST(Content, of_a_sum_lies_between_one_and_all) {
+TEST(Content, OfASumLiesBetweenOneAndAll) {
   const Content content{.row = 64, .of_one = 0.01, .of_all = 0.04};
   EXPECT_DOUBLE_EQ(content.at(1, 8), 0.01);
   EXPECT_DOUBLE_EQ(content.at(8, 8), 0.04);

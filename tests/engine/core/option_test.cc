@@ -60,7 +60,7 @@ std::string error_of(std::string_view text) {
   return option.error().message;
 }
 
-TEST(Fidelity, is_printed_and_parsed) {
+TEST(Fidelity, IsPrintedAndParsed) {
   for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
     EXPECT_EQ(parse_fidelity(to_string(fidelity)).value(), fidelity);
   }
@@ -69,20 +69,20 @@ TEST(Fidelity, is_printed_and_parsed) {
   EXPECT_LT(Fidelity::half, Fidelity::lossy);
 }
 
-TEST(Compressor, is_printed_as_users_write_it) {
+TEST(Compressor, IsPrintedAsUsersWriteIt) {
   EXPECT_EQ(to_string(CompressorSpec{"half", 0}), "half");
   EXPECT_EQ(to_string(CompressorSpec{"sparse", 0.01}), "sparse:0.01");
   EXPECT_EQ(to_string(CompressorSpec{"blocks", 64}), "blocks:64");
 }
 
-TEST(Compressor, is_parsed_with_its_default) {
+TEST(Compressor, IsParsedWithItsDefault) {
   EXPECT_EQ(parse_compressor("half", known()).value(), (CompressorSpec{"half", 0}));
   EXPECT_EQ(parse_compressor("sparse", known()).value(), (CompressorSpec{"sparse", 0.01}));
   EXPECT_EQ(parse_compressor("sparse:0.5", known()).value(), (CompressorSpec{"sparse", 0.5}));
   EXPECT_EQ(parse_compressor("blocks:1024", known()).value(), (CompressorSpec{"blocks", 1024}));
 }
 
-TEST(Compressor, a_star_is_the_search_range) {
+TEST(Compressor, AStarIsTheSearchRange) {
   constexpr double kDensities[] = {0.1, 0.01};
   std::vector<CompressorTraits> traits = known();
   for (CompressorTraits& row : traits) {
@@ -96,7 +96,7 @@ TEST(Compressor, a_star_is_the_search_range) {
   EXPECT_THAT(parse_compressors("zip:*", traits).error().message, HasSubstr("unknown"));
 }
 
-TEST(Compressor, any_parameter_survives_printing) {
+TEST(Compressor, AnyParameterSurvivesPrinting) {
   Rng rng(1);
   for (int i = 0; i < 1000; ++i) {
     const CompressorSpec spec{"sparse", std::max(1e-6, rng.uniform())};
@@ -104,7 +104,7 @@ TEST(Compressor, any_parameter_survives_printing) {
   }
 }
 
-TEST(Compressor, errors_say_what_is_allowed) {
+TEST(Compressor, ErrorsSayWhatIsAllowed) {
   const auto error = [](std::string_view text) { return parse_compressor(text, known()).error().message; };
   EXPECT_EQ(error("zip"), "compressor \"zip\" is unknown; known are half, sparse, blocks");
   EXPECT_THAT(error(""), HasSubstr("known are half, sparse, blocks"));
@@ -132,7 +132,7 @@ constexpr size_t count_enumerators(std::index_sequence<kNumbers...>) {
   return (0 + ... + (is_enumerator<static_cast<Step::Kind>(kNumbers)>() ? 1 : 0));
 }
 
-TEST(StepTable, has_a_row_for_each_kind) {
+TEST(StepTable, HasARowForEachKind) {
   EXPECT_TRUE(is_enumerator<Step::Kind::gather>());
   EXPECT_FALSE(is_enumerator<static_cast<Step::Kind>(99)>()) << "the compiler prints enumerators otherwise";
   EXPECT_EQ(step_table().size(), count_enumerators(std::make_index_sequence<64>()));
@@ -149,7 +149,7 @@ TEST(StepTable, has_a_row_for_each_kind) {
   EXPECT_ANY_THROW(traits_of(static_cast<Step::Kind>(step_table().size())));
 }
 
-TEST(StepTable, rows_do_not_contradict_themselves) {
+TEST(StepTable, RowsDoNotContradictThemselves) {
   for (const StepTraits& traits : step_table()) {
     EXPECT_EQ(traits.is_collective, traits.link_bytes != nullptr) << traits.name;
     EXPECT_EQ(traits.is_collective, traits.messages > 0) << traits.name;
@@ -163,7 +163,7 @@ TEST(StepTable, rows_do_not_contradict_themselves) {
   }
 }
 
-TEST(Option, families_print_as_documented) {
+TEST(Option, FamiliesPrintAsDocumented) {
   const CompressorSpec sparse{"sparse", 0.01}, half{"half", 0};
   EXPECT_EQ(to_string(plain_all_reduce()), "all_reduce");
   EXPECT_EQ(to_string(encoded_all_reduce(half, Place::device)), "half: encode@device all_reduce decode@device");
@@ -178,7 +178,7 @@ TEST(Option, families_print_as_documented) {
   }
 }
 
-TEST(Option, rounds_print_behind_the_place) {
+TEST(Option, RoundsPrintBehindThePlace) {
   const CompressorSpec half{"half", 0}, sparse{"sparse", 0.01};
   Option rounds = encoded_all_reduce(half, Place::host, 2);
   EXPECT_EQ(to_string(rounds), "half: encode@host all_reduce decode@host encode@host.1 all_reduce decode@host.1");
@@ -192,7 +192,7 @@ TEST(Option, rounds_print_behind_the_place) {
   }
 }
 
-TEST(Option, printing_and_parsing_are_inverse) {
+TEST(Option, PrintingAndParsingAreInverse) {
   const CompressorSpec sparse{"sparse", 0.003}, half{"half", 0};
   for (Place place : {Place::device, Place::host}) {
     for (const Option& option :
@@ -210,7 +210,7 @@ TEST(Option, printing_and_parsing_are_inverse) {
   EXPECT_EQ(parse_option(to_string(two_codecs), known()).value(), two_codecs);
 }
 
-TEST(Option, collectives_over_levels_say_so) {
+TEST(Option, CollectivesOverLevelsSaySo) {
   const char* const text =
       "half: reduce_scatter@intra encode@device gather@inter broadcast@inter decode@host all_gather@intra";
   const Option option = parse_option(text, known()).value();
@@ -220,7 +220,7 @@ TEST(Option, collectives_over_levels_say_so) {
   EXPECT_EQ(parse_option("reduce broadcast", known()).value().steps[0], (Step{.kind = Step::Kind::reduce}));
 }
 
-TEST(Option, collectives_need_the_levels_that_they_are_over) {
+TEST(Option, CollectivesNeedTheLevelsThatTheyAreOver) {
   const Option doubling = recursive_doubling({"half", 0}, Place::device, 4);
   EXPECT_FALSE(uses_levels(doubling));
   EXPECT_TRUE(fits(doubling, {.size = 4}) && fits(doubling, {.size = 6, .local_size = 2}));
@@ -230,7 +230,7 @@ TEST(Option, collectives_need_the_levels_that_they_are_over) {
   EXPECT_FALSE(fits(levels, {.size = 4}));
 }
 
-TEST(Option, errors_name_the_word_and_what_is_allowed) {
+TEST(Option, ErrorsNameTheWordAndWhatIsAllowed) {
   EXPECT_THAT(error_of(""), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("half: "), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("zip: encode@host"), HasSubstr("known are half, sparse, blocks"));

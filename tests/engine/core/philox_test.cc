@@ -13,7 +13,7 @@ namespace {
 using Block = std::array<uint32_t, 4>;
 
 // The authors' known answers (kat_vectors of Random123).
-TEST(Philox, is_philox4x32_7) {
+TEST(Philox, IsPhilox4x327) {
   EXPECT_EQ(philox4x32({}, {}), (Block{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
   EXPECT_EQ(philox4x32({~0U, ~0U, ~0U, ~0U}, {~0U, ~0U}), (Block{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}));
   EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
@@ -21,7 +21,7 @@ TEST(Philox, is_philox4x32_7) {
 }
 
 // Each bit of counter and key changes about half of the 128 bits that come out.
-TEST(Philox, every_bit_of_counter_and_key_matters) {
+TEST(Philox, EveryBitOfCounterAndKeyMatters) {
   for (int bit = 0; bit < 192; ++bit) {
     int changed = 0;
     for (uint32_t i = 0; i < 100; ++i) {

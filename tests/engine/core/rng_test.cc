@@ -13,7 +13,7 @@ namespace gradtune::core {
 namespace {
 
 // From the authors' splitmix64.c with seed 1234567.
-TEST(Rng, is_splitmix64) {
+TEST(Rng, IsSplitmix64) {
   Rng rng(1234567);
   for (uint64_t expected : {6457827717110365317ULL, 3203168211198807973ULL, 9817491932198370423ULL,
                             4593380528125082431ULL, 16408922859458223821ULL}) {
@@ -21,7 +21,7 @@ TEST(Rng, is_splitmix64) {
   }
 }
 
-TEST(Rng, same_seed_same_numbers) {
+TEST(Rng, SameSeedSameNumbers) {
   Rng a(7), b(7), c(8);
   bool differs = false;
   for (int i = 0; i < 100; ++i) {
@@ -32,7 +32,7 @@ TEST(Rng, same_seed_same_numbers) {
   EXPECT_TRUE(differs);
 }
 
-TEST(Rng, below_covers_its_range_evenly) {
+TEST(Rng, BelowCoversItsRangeEvenly) {
   Rng rng(3);
   std::vector<int> counts(10);
   for (int i = 0; i < 100000; ++i) ++counts.at(rng.below(10));
@@ -40,7 +40,7 @@ TEST(Rng, below_covers_its_range_evenly) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(rng.below(1), 0U);
 }
 
-TEST(Rng, uniform_and_normal_have_their_moments) {
+TEST(Rng, UniformAndNormalHaveTheirMoments) {
   constexpr int kDraws = 200000;
   Rng rng(4);
   double uniform = 0, normal = 0, square = 0;
@@ -56,7 +56,7 @@ TEST(Rng, uniform_and_normal_have_their_moments) {
   EXPECT_NEAR(square / kDraws, 1, 0.02);
 }
 
-TEST(Rng, forks_are_independent_of_draws_in_other_forks) {
+TEST(Rng, ForksAreIndependentOfDrawsInOtherForks) {
   const Rng root(5);
   EXPECT_EQ(root.fork("links").next(), root.fork("links").next());
   std::set<uint64_t> firsts = {root.fork("links").next(), root.fork("clock").next(), root.fork("").next(),
@@ -64,7 +64,7 @@ TEST(Rng, forks_are_independent_of_draws_in_other_forks) {
   EXPECT_EQ(firsts.size(), 5U);
 }
 
-TEST(Rng, shuffle_permutes_and_reaches_every_order) {
+TEST(Rng, ShufflePermutesAndReachesEveryOrder) {
   Rng rng(9);
   std::set<std::vector<int>> orders;
   for (int i = 0; i < 1000; ++i) {

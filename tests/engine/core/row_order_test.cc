@@ -15,7 +15,7 @@
 namespace gradtune::core {
 namespace {
 
-TEST(RowOrder, is_a_permutation_and_leads_back) {
+TEST(RowOrder, IsAPermutationAndLeadsBack) {
   for (int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 1000, 4096, 4097, 100'003}) {
     const RowOrder order(rows);
     std::vector<bool> seen(static_cast<size_t>(rows));
@@ -29,7 +29,7 @@ TEST(RowOrder, is_a_permutation_and_leads_back) {
   }
 }
 
-TEST(RowOrder, serves_as_many_rows_as_32_bits_count) {
+TEST(RowOrder, ServesAsManyRowsAs32BitsCount) {
   for (int64_t rows : {(int64_t{1} << 31) + 11, RowOrder::kMostRows - 1, RowOrder::kMostRows}) {
     const RowOrder order(rows);
     for (int64_t row : {int64_t{0}, int64_t{1}, rows / 3, rows - 2, rows - 1}) {
@@ -53,7 +53,7 @@ double bound(size_t used, int parts) {
   return 1 + 3 * std::sqrt(parts * std::log(std::max(parts, 2)) / static_cast<double>(used));
 }
 
-TEST(RowOrder, parts_are_balanced_whatever_rows_are_used) {
+TEST(RowOrder, PartsAreBalancedWhateverRowsAreUsed) {
   constexpr int64_t kRows = 400'000;
   const RowOrder order(kRows);
   Rng rng(7);

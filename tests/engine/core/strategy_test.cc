@@ -37,7 +37,7 @@ Strategy example() {
           .in_flight = 2};
 }
 
-TEST(Matrices, are_the_whole_rows_of_tensors_of_several_dimensions) {
+TEST(Matrices, AreTheWholeRowsOfTensorsOfSeveralDimensions) {
   GradientTable table = table_of({{24, DType::f32}, {5, DType::f32}, {60, DType::f32}});
   table.tensors[0].shape = {4, 6};
   table.tensors[2].shape = {3, 5, 4};
@@ -49,7 +49,7 @@ TEST(Matrices, are_the_whole_rows_of_tensors_of_several_dimensions) {
   EXPECT_EQ(matrices_of({.slices = {{2, 1, 38}}, .option = {}}, table), std::vector<Matrix>());
 }
 
-TEST(Matrices, have_the_rows_of_memory) {
+TEST(Matrices, HaveTheRowsOfMemory) {
   GradientTable table = table_of({{24, DType::f32}, {60, DType::f32}});
   table.tensors[0].shape = {4, 6};
   table.tensors[0].memory_order = {1, 0};
@@ -61,7 +61,7 @@ TEST(Matrices, have_the_rows_of_memory) {
   EXPECT_EQ(table.tensors[1].row_width(), 20);
 }
 
-TEST(Matrices, are_cut_at_rows) {
+TEST(Matrices, AreCutAtRows) {
   const Matrix matrices[] = {{3, 4, 5}, {30, 2, 10}};
   EXPECT_EQ(matrices_within(matrices, 0, 50), (std::vector<Matrix>{{3, 4, 5}, {30, 2, 10}}));
   EXPECT_EQ(matrices_within(matrices, 4, 40), (std::vector<Matrix>{{4, 3, 5}, {26, 1, 10}}));
@@ -89,12 +89,12 @@ std::string error_after(Change change) {
   return status.error().message;
 }
 
-TEST(Validate, accepts_what_covers_the_table) {
+TEST(Validate, AcceptsWhatCoversTheTable) {
   EXPECT_TRUE(validate(example(), three()).ok());
   EXPECT_TRUE(validate(Strategy{.buckets = {}, .order = {}, .in_flight = 1}, GradientTable{}).ok());
 }
 
-TEST(Validate, names_gaps) {
+TEST(Validate, NamesGaps) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[1].length = 19; }),
               HasSubstr("bucket 1: slice [20, +30) of t1 does not follow the slice before it"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[1].slices[0] = {1, 21, 29}; }), HasSubstr("[21, +29) of t1"));
@@ -109,7 +109,7 @@ TEST(Validate, names_gaps) {
               HasSubstr("bucket 0: slice [0, +20) of t1"));
 }
 
-TEST(Validate, names_overlaps) {
+TEST(Validate, NamesOverlaps) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[1].slices[0] = {1, 19, 31}; }), HasSubstr("[19, +31) of t1"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = 101; }),
               HasSubstr("leaves the tensor of 100 elements"));
@@ -117,7 +117,7 @@ TEST(Validate, names_overlaps) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices.push_back({2, 0, 30}); }), HasSubstr("bucket 2"));
 }
 
-TEST(Validate, names_slices_that_cannot_be) {
+TEST(Validate, NamesSlicesThatCannotBe) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices.clear(); }), HasSubstr("bucket 0 has no slices"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = 3; }), HasSubstr("names tensor 3 of 3"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = -1; }), HasSubstr("names tensor -1 of 3"));
@@ -125,7 +125,7 @@ TEST(Validate, names_slices_that_cannot_be) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = 0; }), HasSubstr("[0, +0) of t0"));
 }
 
-TEST(Validate, names_mixed_dtypes) {
+TEST(Validate, NamesMixedDtypes) {
   EXPECT_THAT(error_after([](Strategy& s) {
                 s.buckets[1].slices.push_back({2, 0, 30});
                 s.buckets.pop_back();
@@ -134,7 +134,7 @@ TEST(Validate, names_mixed_dtypes) {
               HasSubstr("bucket 1 mixes dtypes at t2"));
 }
 
-TEST(Validate, names_mistakes_in_the_order) {
+TEST(Validate, NamesMistakesInTheOrder) {
   EXPECT_THAT(error_after([](Strategy& s) { s.order.pop_back(); }), HasSubstr("the order has 3 of 4 collectives"));
   EXPECT_THAT(error_after([](Strategy& s) {
                 s.order.push_back({2, 0});
@@ -149,7 +149,7 @@ TEST(Validate, names_mistakes_in_the_order) {
   EXPECT_THAT(error_after([](Strategy& s) { s.in_flight = 0; }), HasSubstr("in_flight is 0"));
 }
 
-TEST(Hash, tells_strategies_apart) {
+TEST(Hash, TellsStrategiesApart) {
   std::set<uint64_t> hashes = {hash(example())};
   const auto expect_new = [&](auto change) {
     Strategy strategy = example();
@@ -168,7 +168,7 @@ TEST(Hash, tells_strategies_apart) {
   EXPECT_EQ(hash(example()), hash(example()));
 }
 
-TEST(StaggeredOrder, later_collectives_go_out_lag_buckets_behind) {
+TEST(StaggeredOrder, LaterCollectivesGoOutLagBucketsBehind) {
   const Option two = two_step({"bf16", 0}, Place::device);  // collectives at steps 1 and 4
   const std::vector<Bucket> buckets(3, Bucket{{}, two});
   EXPECT_EQ(staggered_order(buckets, 1), (std::vector<Issue>{{0, 1}, {1, 1}, {0, 4}, {2, 1}, {1, 4}, {2, 4}}));
@@ -178,7 +178,7 @@ TEST(StaggeredOrder, later_collectives_go_out_lag_buckets_behind) {
   EXPECT_EQ(staggered_order({}), std::vector<Issue>{});
 }
 
-TEST(StaggeredOrder, is_valid_for_any_mix_of_programs) {
+TEST(StaggeredOrder, IsValidForAnyMixOfPrograms) {
   Rng rng(1);
   const Option options[] = {plain_all_reduce(), encoded_all_reduce({"bf16", 0}, Place::host),
                             two_step({"bf16", 0}, Place::device), gather_payloads({"topk", 0.01}, Place::host)};
@@ -215,7 +215,7 @@ GradientTable random_table(uint64_t seed, bool one_dtype) {
   return table;
 }
 
-TEST(Cut, covers_the_table) {
+TEST(Cut, CoversTheTable) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const GradientTable table = random_table(seed, seed % 2 == 0);
     for (bool split : {false, true}) {
@@ -226,7 +226,7 @@ TEST(Cut, covers_the_table) {
   }
 }
 
-TEST(Cut, with_split_every_bucket_fits) {
+TEST(Cut, WithSplitEveryBucketFits) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const GradientTable table = random_table(seed, false);
     const auto buckets = cut(table, 64, 1000, true);
@@ -241,7 +241,7 @@ TEST(Cut, with_split_every_bucket_fits) {
   for (size_t b = 1; b + 1 < buckets.size(); ++b) EXPECT_EQ(bytes_of(buckets[b], one), 1000);
 }
 
-TEST(Cut, without_split_a_bucket_ends_with_the_tensor_that_fills_it) {
+TEST(Cut, WithoutSplitABucketEndsWithTheTensorThatFillsIt) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const GradientTable table = random_table(seed, true);
     const auto buckets = cut(table, 64, 1000, false);
@@ -260,7 +260,7 @@ TEST(Cut, without_split_a_bucket_ends_with_the_tensor_that_fills_it) {
   }
 }
 
-TEST(Cut, of_an_example_as_ddp_does_it) {
+TEST(Cut, OfAnExampleAsDdpDoesIt) {
   const GradientTable table =
       table_of({{10, DType::f32}, {20, DType::f32}, {1, DType::f32}, {1000, DType::f32}, {5, DType::f32}});
   EXPECT_EQ(cut(table, 100, 400, false),
@@ -270,13 +270,13 @@ TEST(Cut, of_an_example_as_ddp_does_it) {
                 {{0, 0, 10}, {1, 0, 15}}, {{1, 15, 5}, {2, 0, 1}, {3, 0, 994}}, {{3, 994, 6}, {4, 0, 5}}}));
 }
 
-TEST(Cut, keeps_dtypes_apart) {
+TEST(Cut, KeepsDtypesApart) {
   const GradientTable table = table_of({{10, DType::f32}, {10, DType::bf16}, {10, DType::f32}, {10, DType::f16}});
   EXPECT_EQ(cut(table, 1000, 1000, true),
             (std::vector<std::vector<Slice>>{{{0, 0, 10}, {2, 0, 10}}, {{1, 0, 10}}, {{3, 0, 10}}}));
 }
 
-TEST(NeededFidelity, is_that_of_the_most_lossy_compressor_in_any_bucket) {
+TEST(NeededFidelity, IsThatOfTheMostLossyCompressorInAnyBucket) {
   std::vector<CompressorTraits> known(3);
   const std::pair<std::string_view, Fidelity> rows[] = {
       {"none", Fidelity::exact}, {"bf16", Fidelity::half}, {"topk", Fidelity::lossy}};
@@ -291,7 +291,7 @@ TEST(NeededFidelity, is_that_of_the_most_lossy_compressor_in_any_bucket) {
   EXPECT_THROW(needed_fidelity(strategy, known), ProgramError);
 }
 
-TEST(Uniform, gives_every_bucket_the_option) {
+TEST(Uniform, GivesEveryBucketTheOption) {
   const GradientTable table = table_of({{1000, DType::f32}});
   const Option option = two_step({"bf16", 0}, Place::host);
   const Strategy strategy = uniform(cut(table, 1000, 1000, true), option, 3);
@@ -303,7 +303,7 @@ TEST(Uniform, gives_every_bucket_the_option) {
   EXPECT_EQ(numel(strategy.buckets[0]), 250);
 }
 
-TEST(Describe, names_runs_of_alike_buckets) {
+TEST(Describe, NamesRunsOfAlikeBuckets) {
   EXPECT_EQ(describe(example(), three()),
             "3 buckets, 2 collectives in flight\n"
             "  0: t0 .. t1, 120 elements: bf16: encode@device all_to_all decode@device "
@@ -323,7 +323,7 @@ TEST(Flow, HasTheCollectivesOfTwoBucketsInFlight) {
   EXPECT_EQ(strategy.order, staggered_order(strategy.buckets));
 }
 
-TEST(Due, is_printed_hashed_and_parsed) {
+TEST(Due, IsPrintedHashedAndParsed) {
   const GradientTable table{{{.name = "w", .shape = {8}, .numel = 8}}};
   Strategy strategy = uniform({{{0, 0, 8}}}, plain_all_reduce(), 1);
   const uint64_t before = hash(strategy);

@@ -10,7 +10,7 @@
 namespace gradtune::exec {
 namespace {
 
-TEST(Turn, who_takes_one_looks_again_at_what_is_left_meanwhile) {
+TEST(Turn, WhoTakesOneLooksAgainAtWhatIsLeftMeanwhile) {
   Turn turn;
   EXPECT_FALSE(turn.is_seen());
   int looks = 0;
@@ -25,7 +25,7 @@ TEST(Turn, who_takes_one_looks_again_at_what_is_left_meanwhile) {
 }
 
 // A thread that is not seen takes a turn, as in executors: one thread or another pops all pushed events, in order.
-TEST(Turn, nothing_is_left_that_nobody_looks_at) {
+TEST(Turn, NothingIsLeftThatNobodyLooksAt) {
   constexpr int kThreads = 4, kEvents = 20'000;
   struct Event {
     int from = 0, number = 0;

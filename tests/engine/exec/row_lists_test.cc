@@ -178,7 +178,7 @@ std::vector<std::vector<Given>> cases(int ranks, int64_t rows, int64_t width, co
   return all;
 }
 
-TEST(RowLists, average_is_that_of_dense_gradients_bit_for_bit) {
+TEST(RowLists, AverageIsThatOfDenseGradientsBitForBit) {
   core::Rng rng(1);
   for (const int ranks : {1, 2, 3, 4, 5, 6, 8}) {
     for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {200, 32}}) {
@@ -202,7 +202,7 @@ TEST(RowLists, average_is_that_of_dense_gradients_bit_for_bit) {
   }
 }
 
-TEST(RowLists, rows_that_were_used_are_listed_whatever_they_hold) {
+TEST(RowLists, RowsThatWereUsedAreListedWhateverTheyHold) {
   core::Rng rng(2);
   const core::GradientTable table = job(50, 4);
   Fleet fleet(3, table, kWithHost);
@@ -215,7 +215,7 @@ TEST(RowLists, rows_that_were_used_are_listed_whatever_they_hold) {
   EXPECT_EQ(fleet.rank(0).executor().listed(0).rows, nullptr);
 }
 
-TEST(RowLists, more_ranks_than_rows_and_many_ranks_are_served) {
+TEST(RowLists, MoreRanksThanRowsAndManyRanksAreServed) {
   core::Rng rng(3);
   for (const auto& [ranks, rows] : {std::pair<int, int64_t>{9, 4}, {12, 5}, {24, 300}}) {
     const core::GradientTable table = job(rows, 2);
@@ -234,7 +234,7 @@ TEST(RowLists, more_ranks_than_rows_and_many_ranks_are_served) {
   }
 }
 
-TEST(RowLists, sixty_four_ranks_are_served) {
+TEST(RowLists, SixtyFourRanksAreServed) {
   core::Rng rng(6);
   const core::GradientTable table = job(150, 2);
   Fleet fleet(64, table, {.timeout_ms = 120'000});
@@ -249,7 +249,7 @@ TEST(RowLists, sixty_four_ranks_are_served) {
   }
 }
 
-TEST(RowLists, what_is_not_finite_is_where_plain_sums_have_it_on_all_ranks_with_the_same_bits) {
+TEST(RowLists, WhatIsNotFiniteIsWherePlainSumsHaveItOnAllRanksWithTheSameBits) {
   core::Rng rng(4);
   const core::GradientTable table = job(40, 3);
   for (const int ranks : {3, 4}) {
@@ -271,7 +271,7 @@ TEST(RowLists, what_is_not_finite_is_where_plain_sums_have_it_on_all_ranks_with_
   }
 }
 
-TEST(RowLists, a_row_that_there_is_not_ends_the_step) {
+TEST(RowLists, ARowThatThereIsNotEndsTheStep) {
   const core::GradientTable table = job(40, 3);
   Fleet fleet(1, table);
   fleet.run(strategy(table, "rows: " + kPrograms[0]));
@@ -283,7 +283,7 @@ TEST(RowLists, a_row_that_there_is_not_ends_the_step) {
   EXPECT_THAT(executor.finish_backward().error().message, testing::HasSubstr("row 40 of a matrix of 40 rows"));
 }
 
-TEST(RowLists, rows_reach_buckets_of_other_programs_as_dense_gradients) {
+TEST(RowLists, RowsReachBucketsOfOtherProgramsAsDenseGradients) {
   core::Rng rng(5);
   const core::GradientTable table = job(60, 4);
   for (const std::string& option : {std::string("all_reduce"), std::string("rows: ") + kPrograms[0]}) {
@@ -308,7 +308,7 @@ TEST(RowLists, rows_reach_buckets_of_other_programs_as_dense_gradients) {
   }
 }
 
-TEST(RowLists, are_made_of_matrices_that_lie_row_by_row_alone) {
+TEST(RowLists, AreMadeOfMatricesThatLieRowByRowAlone) {
   core::GradientTable table = job(12, 5);
   const core::Strategy lists = strategy(table, "rows: " + kPrograms[1]);
   const auto has_lists = [&] {
@@ -321,7 +321,7 @@ TEST(RowLists, are_made_of_matrices_that_lie_row_by_row_alone) {
   EXPECT_FALSE(has_lists());
 }
 
-TEST(RowLists, memory_that_no_step_used_is_not_touched) {
+TEST(RowLists, MemoryThatNoStepUsedIsNotTouched) {
   const core::GradientTable table = job(int64_t{1} << 22, 64);  // 1 GiB
   const core::Strategy lists = strategy(table, "rows: " + kPrograms[1]);
   const auto program = compile(lists, table, {.rank = 0, .size = 1});

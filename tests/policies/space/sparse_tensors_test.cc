@@ -34,7 +34,7 @@ const Counted kCounted[] = {
 };
 
 // Planners know the density of one rank and of all; a power law gives those between.
-TEST(SparseTensors, densities_of_some_ranks_are_about_those_of_counted_data) {
+TEST(SparseTensors, DensitiesOfSomeRanksAreAboutThoseOfCountedData) {
   constexpr double kDensity = 0.00666;
   for (const auto& [data, gamma] : kCounted) {
     const core::Content content{.row = 1, .of_one = kDensity, .of_all = kDensity * gamma.back()};
@@ -77,7 +77,7 @@ CostTable link(int ranks, double bytes_per_us, double message_us) {
   return table;
 }
 
-TEST(SparseTensors, each_is_a_bucket_of_its_own_and_the_rest_stays) {
+TEST(SparseTensors, EachIsABucketOfItsOwnAndTheRestStays) {
   const Knowledge knowledge = job(4, {matrix("a", 10, 4), matrix("table", 1000, 8, 0.01, 0.03), matrix("b", 10, 4),
                                       matrix("c", 5, 2), matrix("last", 500, 2, 0.1, 0.2)});
   const auto all = core::uniform(core::cut(knowledge.table, 1 << 20, 1 << 20, false), core::plain_all_reduce(), 1);
@@ -104,7 +104,7 @@ const char* scheme_of(const core::Option& option) {
   return core::collectives_of(option) == 1 ? "gather" : "two_step";
 }
 
-TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
+TEST(SparseTensors, TheOptionIsTheCheapestOfAll) {
   core::Rng rng(11);
   std::set<std::string> chosen;
   for (int i = 0; i < 400; ++i) {
@@ -127,7 +127,7 @@ TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
   EXPECT_THAT(chosen, ::testing::ElementsAre("dense", "gather", "recursive_doubling", "two_step"));
 }
 
-TEST(SparseTensors, sums_that_are_sent_are_as_dense_as_sums_of_so_many_ranks) {
+TEST(SparseTensors, SumsThatAreSentAreAsDenseAsSumsOfSoManyRanks) {
   const core::TensorInfo tensor = matrix("table", 100'000, 8, 0.001, 0.003);
   const core::Matrix rows{0, 100'000, 8};
   const core::Option option = core::recursive_doubling({"rows"}, core::Place::device, 12);  // 3 x 2 x 2
@@ -143,7 +143,7 @@ TEST(SparseTensors, sums_that_are_sent_are_as_dense_as_sums_of_so_many_ranks) {
   EXPECT_NEAR(static_cast<double>(sizes[8].elements), 0.003 * static_cast<double>(tensor.numel), 1);
 }
 
-TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
+TEST(SparseTensors, TheChoiceHangsOnLatencyRanksDensityAndOverlap) {
   const auto choice = [](int ranks, double of_one, double gamma, double message_us) {
     const auto tensor = matrix("table", 1 << 20, 64, of_one, of_one * gamma);
     const core::Option best = best_sparse_option(tensor, job(ranks, {tensor}), link(ranks, 125, message_us));
@@ -175,7 +175,7 @@ core::Strategy chosen_by_auto(const testing::TimelineJob& job) {
 }
 
 // Its first steps gather rows, and sum nothing.
-TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
+TEST(SparseTensors, AutoFindsTheBestSchemeInAJobOfTablesAlone) {
   const core::TensorInfo table = matrix("table", 1 << 16, 64, 0.01, 0.02);
   const testing::TimelineJob tables{.knowledge = job(16, {table}), .truth = link(16, 125, 50)};
   const core::Option best = best_sparse_option(table, tables.knowledge, tables.truth);
@@ -184,7 +184,7 @@ TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
 }
 
 // It measures them for any model: their times are about the same.
-TEST(SparseTensors, auto_measures_each_scheme) {
+TEST(SparseTensors, AutoMeasuresEachScheme) {
   const testing::TimelineJob tables{.knowledge = job(4, {matrix("table", 1 << 16, 64, 0.01, 0.03)}),
                                     .truth = link(4, 125, 50)};
   core::Rng rng(1);
@@ -203,7 +203,7 @@ TEST(SparseTensors, auto_measures_each_scheme) {
   }
 }
 
-TEST(SparseTensors, a_sum_that_is_dense_of_sparse_gradients_may_be_both) {
+TEST(SparseTensors, ASumThatIsDenseOfSparseGradientsMayBeBoth) {
   // Owners get half of the rows; or nearly all of them. Then a dense sum in pieces is used, whose passes hide behind
   // the link.
   for (const double of_one : {0.5, 0.999}) {

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Table, DeviceEqualsHost, testing::ValuesIn(specs()), []
   return name;
 });
 
-TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
+TEST_P(DeviceEqualsHost, InTheMiddleOfTraining) {
   for (size_t n : sizes()) {
     for (Data kind : {Data::layered, Data::ties, Data::sparse, Data::zero}) {
       if (kind != Data::layered && n != 1027 && n != 8200) continue;
@@ -137,7 +137,7 @@ TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
 }
 
 // Residuals lie at any address in their arenas, even if the gradient is an aligned copy.
-TEST_P(DeviceEqualsHost, arrays_of_which_some_are_aligned) {
+TEST_P(DeviceEqualsHost, ArraysOfWhichSomeAreAligned) {
   struct Case {
     size_t gradient, residual_further, next_further;
   };
@@ -156,7 +156,7 @@ TEST_P(DeviceEqualsHost, arrays_of_which_some_are_aligned) {
   }
 }
 
-TEST_P(DeviceEqualsHost, without_residuals_and_where_errors_are_added) {
+TEST_P(DeviceEqualsHost, WithoutResidualsAndWhereErrorsAreAdded) {
   for (size_t n : {size_t{70}, size_t{1200}, size_t{9000}}) {
     SCOPED_TRACE(n);
     EncodeCase job = usual_case(n);
@@ -177,7 +177,7 @@ TEST_P(DeviceEqualsHost, without_residuals_and_where_errors_are_added) {
   }
 }
 
-TEST_P(DeviceEqualsHost, sums_of_many_payloads) {
+TEST_P(DeviceEqualsHost, SumsOfManyPayloads) {
   const size_t n = 1300;
   std::vector<Payload> payloads;
   for (uint64_t seed = 1; seed <= 67; ++seed) {
@@ -201,7 +201,7 @@ TEST_P(DeviceEqualsHost, sums_of_many_payloads) {
   }
 }
 
-TEST_P(DeviceEqualsHost, states_of_many_steps) {
+TEST_P(DeviceEqualsHost, StatesOfManySteps) {
   const size_t n = 3000;
   const auto bytes = static_cast<size_t>(host_->state_bytes({static_cast<int64_t>(n), matrices_among(*host_, n)}));
   if (bytes == 0) return;
@@ -221,7 +221,7 @@ TEST_P(DeviceEqualsHost, states_of_many_steps) {
   }
 }
 
-TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
+TEST_P(DeviceEqualsHost, WhatIsNotFiniteIsTold) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (size_t n : {size_t{1}, size_t{100}, size_t{9000}}) {
     for (size_t position : {size_t{0}, n / 2, n - 1}) {
@@ -250,7 +250,7 @@ TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
   }
 }
 
-TEST_P(DeviceEqualsHost, numbers_at_the_ends_of_what_there_is) {
+TEST_P(DeviceEqualsHost, NumbersAtTheEndsOfWhatThereIs) {
   EncodeCase job = usual_case(1100);
   for (size_t i = 0; i < job.gradient.size(); ++i) {
     const float extremes[] = {-0.0F, 0x1p-149F, -0x1p-149F, 0x1p-127F, 0x1p-126F, 1.0F, -1.0F, 0x1p-30F};
@@ -267,7 +267,7 @@ TEST_P(DeviceEqualsHost, numbers_at_the_ends_of_what_there_is) {
   }
 }
 
-TEST_P(DeviceEqualsHost, squares_that_single_precision_has_no_room_for) {
+TEST_P(DeviceEqualsHost, SquaresThatSinglePrecisionHasNoRoomFor) {
   for (float magnitude : {0x1p-70F, 0x1p-42F, 0x1p58F, 0x1p64F}) {
     SCOPED_TRACE(magnitude);
     EncodeCase job{.gradient = make_data(Data::normal, 1100), .random = {.seed = 5, .step = 1}};
@@ -280,7 +280,7 @@ TEST_P(DeviceEqualsHost, squares_that_single_precision_has_no_room_for) {
 // The sum of squares is (1 + 2^-24)^2 plus two units in the last place of double precision. Its root rounds up in
 // single precision. If the last two elements are added to the first one at a time, not together, the sum is one unit
 // less and its root rounds down.
-TEST_P(DeviceEqualsHost, norms_that_hang_on_the_order_of_sums) {
+TEST_P(DeviceEqualsHost, NormsThatHangOnTheOrderOfSums) {
   EncodeCase job{.gradient = std::vector<float>(96)};
   const float front[] = {1, 0x1p-12F, 0x1p-12F, 0x1p-24F, 0x1p-26F};
   std::ranges::copy(front, job.gradient.begin());
@@ -289,7 +289,7 @@ TEST_P(DeviceEqualsHost, norms_that_hang_on_the_order_of_sums) {
 }
 
 // The bad payload is found, with the same name.
-TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
+TEST_P(DeviceEqualsHost, PayloadsThatNoEncoderSends) {
   for (size_t n : {size_t{1}, size_t{37}, size_t{300}}) {
     if (n == 300 && !is_long()) continue;
     const EncodeCase job = usual_case(n);
@@ -345,7 +345,7 @@ std::vector<float> rows_that_are_there(int64_t rows, int64_t width, double share
 }
 
 // Tests compressors that leave out zeros, in units of all widths and in each form of a payload.
-TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
+TEST_P(DeviceEqualsHost, RowsThatAreZeroOrNotTogether) {
   if (!host_->traits().takes_rows) return;
   for (const int64_t width : {1, 2, 3, 7, 16, 31, 32, 48, 96, 257, 1024, 3000, 5000, 12288}) {
     const int64_t rows = width < 8 ? 9000 / width + 1 : std::max<int64_t>(3, (is_long() ? 90000 : 20000) / width);
@@ -376,7 +376,7 @@ TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
 }
 
 // Only the last unit's own elements are sent if it is shorter than others.
-TEST_P(DeviceEqualsHost, a_last_unit_that_is_shorter) {
+TEST_P(DeviceEqualsHost, ALastUnitThatIsShorter) {
   if (!host_->traits().takes_rows) return;
   for (const size_t n : {size_t{513}, size_t{6000}, size_t{70000}}) {
     for (const bool is_there : {false, true}) {
@@ -391,7 +391,7 @@ TEST_P(DeviceEqualsHost, a_last_unit_that_is_shorter) {
 }
 
 // Inconsistent indices of sparse payloads are rejected, in tiles other than the first as well.
-TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
+TEST_P(DeviceEqualsHost, AnIndexThatNoEncoderSends) {
   if (!host_->traits().takes_rows) return;
   for (const int64_t width : {1, 6, 100}) {
     const int64_t rows = 2500 * 6 / width / 2 * 2 + 1;
@@ -429,7 +429,7 @@ TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
 }
 
 // Several small buckets in one launch give the same bytes as one by one.
-TEST_P(DeviceEqualsHost, several_buckets_at_once) {
+TEST_P(DeviceEqualsHost, SeveralBucketsAtOnce) {
   constexpr size_t kBuckets = 30;
   const auto device = std::move(compress::cuda::make_device_compressor(GetParam())).value();
   if (device->traits().rounds > 1) return;
@@ -479,7 +479,7 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
 }
 
 // A matrix so large that sums over its rows consist of several runs (PowerSgdLayout::partials).
-TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
+TEST(DevicePowerSgd, HasTheSumsOfManyRowsThatTheHostHas) {
   constexpr int64_t kRows = 6600, kColumns = 40, kNumel = kRows * kColumns + 3;
   const core::CompressorSpec spec{"powersgd", 3};
   const core::Matrix matrix{2, kRows, kColumns};
@@ -523,7 +523,7 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
 }
 
 // Payloads with several runs, streams that end elsewhere, and bits that no encoder wrote.
-TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
+TEST(DeviceIntPacked, AcceptsTheStreamsThatTheHostAccepts) {
   constexpr size_t kElements = 20000;
   for (const core::CompressorSpec& spec :
        {core::CompressorSpec{"int4packed", 64}, core::CompressorSpec{"int4packed", 8192},
@@ -585,7 +585,7 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
 }
 
 // Every row of the compressor table has a device compressor.
-TEST(DeviceTable, has_every_compressor) {
+TEST(DeviceTable, HasEveryCompressor) {
   std::vector<std::string_view> host, device;
   for (const auto& row : compress::compressor_table()) host.push_back(row.traits.name);
   for (const auto& row : compress::cuda::device_table()) device.push_back(row.name);
