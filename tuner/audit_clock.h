@@ -40,6 +40,8 @@ class AuditClock {
   void dropped(double most_price_ms) { cooldown_.dropped(most_price_ms); }
   // A confirmation compared them, and the winner is committed.
   void committed(double committed_ms, double baseline_ms);
+  // A new look at all strategies begins. Returns the number of earlier ones.
+  int looked() { return looks_++; }
   // A search begins: later audits are compared with the result of the last one.
   void searched() { searched_relation_ = audited_relation_; }
 
@@ -54,6 +56,7 @@ class AuditClock {
   int32_t audited_baseline_ = 0;
   // Logarithms of the committed strategy's step time over the baseline's.
   double searched_relation_ = 0, audited_relation_ = 0;
+  int looks_ = 0;
 };
 
 }  // namespace gradtune::tuner

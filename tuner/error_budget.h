@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Guards the compression of each bucket. It runs on each rank on the losses of the rank's own steps. Its finding
-// travels in the control word, reduced to the worst of all ranks (agreement.h), and the tuner answers
-// (tuner_core_repair.cc). It bounds error, not accuracy: errors of different compressors do not compare. (On our
-// reference model Top-k 1 % has an error of 0.95 and loses no accuracy, blockwise EF-SignSGD has 0.85 and loses 1.8
-// points.)
+// travels in the control word, reduced to the worst of all ranks (agreement.h), and the tuner answers (guard.h). It
+// bounds error, not accuracy: errors of different compressors do not compare. (On our reference model Top-k 1 % has
+// an error of 0.95 and loses no accuracy, blockwise EF-SignSGD has 0.85 and loses 1.8 points.)
 //
 // Errors and residuals of a healthy training move: early gradients are large and of low rank, later ones are noise,
 // and each change of the learning rate or the batch moves them again. So no limit is derived from one job at one

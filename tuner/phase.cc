@@ -7,11 +7,11 @@ namespace gradtune::tuner {
 bool is_importing(const Phase& phase) {
   using Before = Observing::Before;
   if (const auto* observing = std::get_if<Observing>(&phase)) {
-    return observing->before == Before::opening || observing->before == Before::imported;
+    return observing->before() == Before::opening || observing->before() == Before::imported;
   }
-  if (const auto* racing = std::get_if<Racing>(&phase)) return racing->among == Racing::Among::imported;
+  if (const auto* racing = std::get_if<Racing>(&phase)) return racing->among() == Racing::Among::imported;
   const auto* confirming = std::get_if<Confirming>(&phase);
-  return confirming != nullptr && confirming->origin == Confirming::Origin::imported;
+  return confirming != nullptr && confirming->origin() == Confirming::Origin::imported;
 }
 
 Stage stage_of(const Phase& phase) {

@@ -1,62 +1,40 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The phase of the tuner, with the data that only this part of its work needs. Exactly one of these applies at any
-// time. It leaves open what leads from one to the next.
+// The phases of the tuner. Exactly one of them is under way at any time. Each is a class that owns the state of its
+// part of the work, and decides what is next from the scores of the blocks that it asked for. The state that they
+// share is the context (context.h).
+//
+//   Observing                 -> Searching; Racing (imported), if a file has a strategy; Racing (known), after an alarm
+//   Searching                 -> Racing (found)
+//   Racing (imported, found)  -> Confirming
+//   Racing (known)            -> Searching, if a strategy other than the one in force won
+//   Confirming                -> Watching; Searching, if an imported strategy was not confirmed
+//   Watching                  -> Auditing, Observing
+//   Auditing                  -> Watching, Observing
+//
+// Every phase can also end in Watching: with the budget, or because nothing is worth more work. The guard (guard.h)
+// leads from any phase to Confirming, when it repairs a strategy, and from a winner that it bans to the phase after a
+// failed confirmation.
+//
+// The core calls these functions of a phase, which return the phase that follows, or nothing:
+// - `begin(context)`, once, when the phase is entered. It puts blocks on the schedule, or strategies into the queue to
+//   be prepared.
+// - `advance(context, scores)`, when all of these are done, with the scores of the blocks in the order in which they
+//   ran. It evaluates them and asks for more.
+// - `progress(scored)`, at any time: the share of the phase that is done, 0 to 1, once so many blocks have a score.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <variant>
-#include <vector>
-
-#include "tuner/confirm.h"
+#include "tuner/auditing.h"
+#include "tuner/confirming.h"
 #include "tuner/decision.h"
-#include "tuner/race.h"
+#include "tuner/next_phase.h"
+#include "tuner/observing.h"
+#include "tuner/racing.h"
+#include "tuner/searching.h"
+#include "tuner/watching.h"
 
 namespace gradtune::tuner {
-
-// Measures the baselines.
-struct Observing {
-  enum class Before : uint8_t {
-    opening,   // the imported strategy runs first, and nothing is measured yet
-    imported,  // the imported strategy races the baseline next
-    search,    // a search is next
-    looking,   // after an alarm; the result decides if a new search starts
-  } before = Before::search;
-};
-
-// Measures the strategies that the policy proposes.
-struct Searching {
-  bool is_trial_ahead = false;  // its block is scheduled before it is known if all ranks prepared it
-};
-
-struct Racing {
-  enum class Among : uint8_t {
-    imported,  // the imported strategy alone
-    found,     // results of a search, and leaders of races before it
-    known,     // strategies known before: a winner other than the one in force starts a search
-  } among = Among::found;
-  std::vector<int32_t> finalists = {};
-  std::optional<Race> race = {};  // nothing while they are prepared
-};
-
-struct Confirming {
-  enum class Origin : uint8_t { imported, race, repair } origin = Origin::race;
-  int32_t slot = 0;
-  std::optional<Confirmation> confirmation = {};  // nothing while a repaired strategy is prepared
-};
-
-// The decided strategy runs.
-struct Watching {};
-
-// Compares the committed strategy with the baseline.
-struct Auditing {
-  bool has_cause = false;  // something moved; false: the audit is only due
-  Confirmation confirmation;
-};
-
-using Phase = std::variant<Observing, Searching, Racing, Confirming, Watching, Auditing>;
 
 Stage stage_of(const Phase& phase);
 

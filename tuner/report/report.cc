@@ -188,7 +188,7 @@ class Maker {
     report_.is_tuning = report_.has_begun && !is_over && journal_.job.tuning.budget_steps > 0;
   }
 
-  // Derives the bans that follow, as the tuner does (tuner_core_repair.cc).
+  // Derives the bans that follow, as the tuner does (guard.h).
   void read_guard() {
     const core::TraitsTable known = compress::known_traits();
     for (const Decision& decision : journal_.decisions) {

@@ -40,7 +40,7 @@ std::vector<double> without_first(std::vector<double> values) {
   return values;
 }
 
-// The steps of rank 0 from the start to a choice, as in tuner/tuner_core_search.cc.
+// The steps of rank 0 from the start to a choice, as in tuner/observing.h and tuner/searching.h.
 class TunerDriver {
  public:
   TunerDriver(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
