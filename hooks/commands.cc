@@ -2,17 +2,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/commands.h"
 
+#include <chrono>
+#include <ctime>
+#include <optional>
 #include <utility>
 
 #include "hooks/result_text.h"
 
 namespace gradtune {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+std::optional<tuner::Evidence> evidence_of(const tuner::Outcome& outcome) {
+  if (!outcome.committed) return std::nullopt;
+  return tuner::Evidence{outcome, outcome.steps, today()};
+}
+
+}  // namespace
 
 void Commands::announce(const tuner::Action& action) {
-  if (of_.driver->take_news()) of_.results.announce(to_text(of_.driver->result()));
-  const bool prepares = action.command.kind == tuner::Command::Kind::prepare;
-  of_.protocol.announce(action.command,
-                        prepares ? strategy_text(*action.candidate, /*evidence=*/false) : of_.results.news());
+  if (of_.driver->take_news()) of_.results.announce(to_text(result_of(*of_.driver)));
+  of_.protocol.announce(action.command, action.candidate ? of_.driver->text_of(action) : of_.results.news());
 }
 
 void Commands::carry_out(const tuner::Command& command) {
@@ -31,7 +47,7 @@ void Commands::carry_out(const tuner::Command& command) {
 std::string Commands::strategy_text(const policies::Candidate& candidate, bool evidence) const {
   tuner::StrategyFile file = tuner::strategy_file(of_.gradients.table(), of_.peers.size(), of_.settings.fidelity,
                                                   candidate.label, candidate.strategy);
-  if (evidence) file.evidence = of_.driver->evidence();
+  if (evidence) file.evidence = evidence_of(of_.driver->outcome());
   return tuner::to_json(file);
 }
 

@@ -13,14 +13,14 @@
 #include "hooks/c10d/peers.h"
 #include "hooks/gradients.h"
 #include "hooks/stepper.h"
-#include "hooks/tuner_driver.h"
+#include "tuner/driver/driver.h"
 
 namespace gradtune {
 
 class Contents {
  public:
   // All references must outlive this object. `driver`: on rank 0, once it is there.
-  Contents(Gradients& gradients, exec::Executor& executor, Peers& peers, const std::unique_ptr<TunerDriver>& driver)
+  Contents(Gradients& gradients, exec::Executor& executor, Peers& peers, const std::unique_ptr<tuner::Driver>& driver)
       : gradients_(gradients), executor_(executor), peers_(peers), driver_(driver) {}
 
   // Called after the gradients were laid out, also again.
@@ -49,7 +49,7 @@ class Contents {
   Gradients& gradients_;
   exec::Executor& executor_;
   Peers& peers_;
-  const std::unique_ptr<TunerDriver>& driver_;
+  const std::unique_ptr<tuner::Driver>& driver_;
   // All by position.
   std::vector<uint8_t> used_;          // Gradients::Use, of this rank, then of all
   std::vector<Stepper::Takes> takes_;  // the kinds of gradient that the optimizer accepts

@@ -12,14 +12,9 @@
 #include <vector>
 
 #include "engine/core/median.h"
+#include "tuner/driver/pass_times.h"
 
 namespace gradtune {
-
-// Medians over the observed passes, in the form of the gradient table (engine/core/gradient_table.h).
-struct ForwardTimes {
-  std::vector<double> read_us;  // by position; -1 if no read was seen in some pass
-  double forward_us = 0, update_element_us = 0;
-};
 
 class ForwardObservation {
  public:
@@ -60,11 +55,12 @@ class ForwardObservation {
     return forwards_us_.size() >= kPasses;
   }
 
-  // Valid after end_pass() returned true.
-  ForwardTimes times() const {
-    ForwardTimes times{.read_us = std::vector<double>(reads_us_.size(), -1.0),
-                       .forward_us = core::median(forwards_us_),
-                       .update_element_us = updates_us_.empty() ? 0 : core::median(updates_us_)};
+  // Medians over the observed passes, valid after end_pass() returned true. A read that was missing in some pass counts
+  // as none.
+  tuner::ForwardTimes times() const {
+    tuner::ForwardTimes times{.read_us = std::vector<double>(reads_us_.size(), -1.0),
+                              .forward_us = core::median(forwards_us_),
+                              .update_element_us = updates_us_.empty() ? 0 : core::median(updates_us_)};
     for (size_t p = 0; p < reads_us_.size(); ++p) {
       if (reads_us_[p].size() == forwards_us_.size()) times.read_us[p] = core::median(reads_us_[p]);
     }

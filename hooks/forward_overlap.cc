@@ -283,7 +283,7 @@ core::Status ForwardOverlap::finish() {
 void ForwardOverlap::turn_off(const std::string& why) {
   if (mode_ == Mode::off) return;
   warnings_.once(Warnings::Kind::no_overlap, "forward_overlap is off for this job: " + why);
-  if (mode_ == Mode::overlap) times_ = ForwardTimes{.read_us = std::vector<double>(states_.size(), -1.0)};
+  if (mode_ == Mode::overlap) times_ = tuner::ForwardTimes{.read_us = std::vector<double>(states_.size(), -1.0)};
   mode_ = Mode::off;
   for (size_t p = 0; p < states_.size(); ++p) {
     if (states_[p] != State::averaging) continue;

@@ -71,7 +71,7 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   // True if the watch is armed on another thread, so that this thread's reads would not be seen.
   bool is_elsewhere() const { return watch_.is_armed() && !watch_.is_armed_here(); }
   // The times, once each: when all passes were observed, and when the overlap was turned off after that.
-  std::optional<ForwardTimes> take_times() { return std::exchange(times_, std::nullopt); }
+  std::optional<tuner::ForwardTimes> take_times() { return std::exchange(times_, std::nullopt); }
 
  private:
   enum class Mode : uint8_t { off, observe, overlap };
@@ -132,7 +132,7 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   c10::AutogradState autograd_;
 
   ForwardObservation observation_;
-  std::optional<ForwardTimes> times_;
+  std::optional<tuner::ForwardTimes> times_;
 };
 
 }  // namespace gradtune

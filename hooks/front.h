@@ -10,20 +10,12 @@
 #include <string_view>
 
 #include "engine/core/result.h"
+#include "tuner/driver/audience.h"
 
 namespace gradtune {
 
-class Front {
+class Front : public tuner::Audience {
  public:
-  virtual ~Front() = default;
-
-  // Text for people: whole lines with their ends, or parts of one line if it is a terminal.
-  virtual void say(std::string_view text) = 0;
-  // True if a carriage return moves the cursor back.
-  virtual bool is_terminal() const = 0;
-  // A warning for the user; training goes on. The text is one sentence.
-  virtual void warn(const std::string& sentence) = 0;
-
   // Throws, out of an autograd hook, the exception that the program expects of gradtune.
   [[noreturn]] virtual void raise(const core::Exception& error) { throw error; }
 

@@ -21,7 +21,7 @@
 #include "hooks/options.h"
 #include "hooks/results.h"
 #include "hooks/stepper.h"
-#include "hooks/tuner_driver.h"
+#include "tuner/driver/driver.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/step_protocol.h"
 
@@ -38,7 +38,7 @@ struct SessionParts {
   BackwardPass& pass;
   Peers& peers;
   tuner::StepProtocol& protocol;
-  const std::unique_ptr<TunerDriver>& driver;  // on rank 0, once it is there
+  const std::unique_ptr<tuner::Driver>& driver;  // on rank 0, once it is there
   Results& results;
 };
 

@@ -161,4 +161,15 @@ tuner::TunerOptions tuner_options(const Settings& settings) {
           .has_error_budget = settings.error_budget.has_value()};
 }
 
+tuner::Job tuner_job(const Settings& settings) {
+  return {.fidelity = settings.fidelity,
+          .codecs = settings.codecs,
+          .codecs_from = settings.codecs_from,
+          .host_threads = static_cast<int>(settings.host_threads),
+          .memory_bytes = settings.memory_budget,
+          .forward_overlap = settings.forward_overlap,
+          .policy = settings.policy,
+          .tuning = tuner_options(settings)};
+}
+
 }  // namespace gradtune

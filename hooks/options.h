@@ -13,6 +13,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/c10d/launcher.h"
 #include "hooks/settings.h"
+#include "tuner/job.h"
 #include "tuner/tuner.h"
 
 namespace gradtune {
@@ -23,8 +24,10 @@ namespace gradtune {
 core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables,
                                std::chrono::milliseconds timeout = std::chrono::seconds(300));
 
-// The settings that the tuner uses.
+// The settings that the tuner uses, alone and in the job that rank 0's driver needs. That job lacks ranks, machine
+// and gradients.
 tuner::TunerOptions tuner_options(const Settings& settings);
+tuner::Job tuner_job(const Settings& settings);
 
 // All variables of this process whose names start with GRADTUNE_.
 std::vector<std::string> gradtune_variables();

@@ -43,7 +43,7 @@ bool ReadyTimes::read_marks() {
   return true;
 }
 
-const std::vector<ReadyTimes::Ready>& ReadyTimes::times() {
+const std::vector<tuner::ReadyTime>& ReadyTimes::times() {
   times_.clear();
   if (seen_.empty() || (device_ && !read_marks())) return times_;
   const int64_t first_ns = std::ranges::min(seen_, {}, &Seen::ns).ns;

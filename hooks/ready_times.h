@@ -13,16 +13,12 @@
 
 #include "engine/core/clock.h"
 #include "engine/exec/device.h"
+#include "tuner/driver/pass_times.h"
 
 namespace gradtune {
 
 class ReadyTimes {
  public:
-  struct Ready {
-    int32_t position;
-    double us;  // since the first gradient of the pass
-  };
-
   // `device`: the gradients' device; null: the host. The clock must outlive this object.
   ReadyTimes(const core::Clock& clock, std::shared_ptr<exec::Device> device)
       : clock_(clock), device_(std::move(device)) {}
@@ -34,7 +30,7 @@ class ReadyTimes {
   void end();  // ends the pass: backward has queued all its work
 
   // Call it after all work queued in the pass has ended. Empty if the device does not give the times of marks.
-  const std::vector<Ready>& times();
+  const std::vector<tuner::ReadyTime>& times();
   // The time for which this thread waited after backward had ended on the device, up to `until_ns` of the clock.
   // None for gradients on the host, or if the device does not give times.
   std::optional<double> waited_ms(int64_t until_ns) const;
@@ -54,7 +50,7 @@ class ReadyTimes {
   const std::shared_ptr<exec::Device> device_;
   std::vector<Seen> seen_;
   size_t gradients_per_mark_ = 1;
-  std::vector<Ready> times_;
+  std::vector<tuner::ReadyTime> times_;
   core::Fence end_;
 };
 

@@ -65,6 +65,15 @@ Optimizer::Result result_of(const tuner::Standing& standing, core::Fidelity fide
   return result;
 }
 
+Optimizer::Result result_of(const tuner::Driver& driver) {
+  const policies::Candidate& chosen = driver.chosen();
+  Optimizer::Result result = result_of(driver.standing(), driver.job().fidelity);
+  result.predicted_ms = driver.outcome().predicted_ms;
+  result.strategy = chosen.label;
+  result.description = core::describe(chosen.strategy, driver.job().table);
+  return result;
+}
+
 // Names may hold bytes that are not UTF-8, which JSON cannot contain.
 std::string to_text(const Optimizer::Result& result) {
   json text = json::object();

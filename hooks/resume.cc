@@ -96,7 +96,7 @@ std::string Resume::load(const std::string& folder) {
     start_again(read_resized(of_.peers, folder, manifest, of_.gradients.table()), /*committed=*/"");
   }
   const bool has_result = of_.driver && learning_.known() == Known::all;
-  const std::string text = of_.peers.broadcast_text(has_result ? to_text(of_.driver->result()) : "");
+  const std::string text = of_.peers.broadcast_text(has_result ? to_text(result_of(*of_.driver)) : "");
   if (!text.empty()) of_.results.take(text);
   return why;
 }

@@ -118,8 +118,12 @@ void Session::set_up() {
       machine.on_device = {
           .gradients = true, .collectives = job_.collectives != nullptr, .kernels = job_.device->kernels() != nullptr};
     }
-    driver_ =
-        std::make_unique<TunerDriver>(settings(), peers_.groups().seat, peers_.network(), machine, *clock_, *front_);
+    tuner::Job job = tuner_job(settings());
+    job.ranks = peers_.groups().seat.ranks();
+    job.machine = machine;
+    tuner::DriverOptions of_driver{
+        .job = job, .network = peers_.network(), .journal = settings().journal, .quiet = settings().quiet};
+    driver_ = std::make_unique<tuner::Driver>(std::move(of_driver), *clock_, *front_);
     can_write = driver_->claim_journal();
   }
   peers_.must_succeed("write the journal", can_write);
@@ -296,7 +300,8 @@ void Session::finish_backward() {
   step_clock_.end_backward(executor_.times());
   if (!overlap_.is_under_way()) report_times();
   contents_.give(received.value().not_dense, protocol_.step());
-  if (const std::optional<ForwardTimes> times = overlap_.take_times(); times && driver_) driver_->learn_forward(*times);
+  const std::optional<tuner::ForwardTimes> forward = overlap_.take_times();
+  if (forward && driver_) driver_->learn_forward(*forward);
   commands_.carry_out(received.value().command);
   if (driver_ && learning_.known() == Known::all) tune(received.value());
   send_buffers();
@@ -311,11 +316,7 @@ void Session::tune(const tuner::StepProtocol::Received& received) {
     driver_->learn_uses(
         exec::codec_uses(gradients().table(), gradients().arenas(), settings().codecs, job_.device.get()));
   }
-  if (const auto& why = received.failure) driver_->could_not_prepare(protocol_.step(), *why);
-  const tuner::Action action = driver_->on_step(received.report);
-  commands_.announce(action);
-  driver_->lost(protocol_.step(), protocol_.slot(), protocol_.errors());
-  if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
+  commands_.announce(driver_->on_step(received, protocol_));
 }
 
 // A parameter that this rank did not use takes part too, with the gradient that was accumulated before, or with

@@ -39,9 +39,9 @@
 #include "hooks/results.h"
 #include "hooks/resume.h"
 #include "hooks/step_clock.h"
-#include "hooks/tuner_driver.h"
 #include "hooks/updates.h"
 #include "hooks/warnings.h"
+#include "tuner/driver/driver.h"
 #include "tuner/step_protocol.h"
 
 namespace gradtune {
@@ -149,8 +149,8 @@ class Session {
   ModuleBroadcast module_broadcast_;
   exec::Executor executor_;
   ForwardOverlap overlap_;
-  tuner::StepProtocol protocol_;         // its control word belongs to the executor until backward has ended
-  std::unique_ptr<TunerDriver> driver_;  // rank 0
+  tuner::StepProtocol protocol_;           // its control word belongs to the executor until backward has ended
+  std::unique_ptr<tuner::Driver> driver_;  // rank 0
   Contents contents_;
   Results results_;
   BackwardPass pass_;

@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "policies": ["engine/core", "policies/cost", "policies/space", "policies/search"],
     "tuner": ["policies", "engine"],
     "tuner/files": ["tuner", "policies", "engine"],
+    "tuner/driver": ["tuner", "tuner/files", "policies", "engine"],
     "tuner/report": ["tuner", "tuner/files", "policies", "engine"],
     "tuner/cli": ["tuner", "tuner/files", "tuner/report", "policies", "engine"],
     "hooks/c10d": ["tuner", "policies", "engine", "gradtune"],
