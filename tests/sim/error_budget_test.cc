@@ -8,16 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "policies/space/baseline.h"
-#include "tests/sim/job.h"
 #include "tests/sim/ledger.h"
-#include "tuner/files/journal_reader.h"
-#include "tuner/files/journal_writer.h"
+#include "tests/sim/tuned_job.h"
 
 namespace gradtune::sim {
 namespace {
@@ -42,11 +38,35 @@ exec::Values gradient(const core::GradientTable& table, int rank, int size, int6
   return values;
 }
 
+core::GradientTable three_tensors() {
+  return exec::make_table({{100, core::DType::f32}, {6'000, core::DType::f32}, {9'000, core::DType::f32}});
+}
+
 struct Guarded {
   // Gradients of the last `dense` tensors change; without it those of all tensors.
   Guarded(int size, std::optional<double> error_budget, const core::GradientTable& table = three_tensors(),
           size_t dense = 3)
-      : ledger(table, size) {
+      : ledger(table, size), tuned(options(size, error_budget, table, dense), tuned_job(size, table)) {}
+
+  const SimulatedRank& rank(int r) const { return tuned.job().rank(r); }
+  std::vector<tuner::Decision> decided(What what, int64_t since = 0) const { return tuned.decided(what, since); }
+  bool is_lossy(int r, size_t step) const {
+    return core::needed_fidelity(rank(r).steps()[step].strategy, compress::known_traits()) == core::Fidelity::lossy;
+  }
+
+  Ledger ledger;
+  TunedJob tuned;
+
+ private:
+  static tuner::Job tuned_job(int size, const core::GradientTable& table) {
+    return {.table = table,
+            .ranks = {.size = size},
+            .fidelity = core::Fidelity::lossy,
+            .codecs = {{"none"}, {"bf16"}, {"topk", 0.02}},
+            .policy = "mergecomp",
+            .tuning = {.seed = 3}};
+  }
+  JobOptions options(int size, std::optional<double> error_budget, const core::GradientTable& table, size_t dense) {
     JobOptions options{
         .world = {
             .size = size, .seed = 3, .rank = {.bytes_per_second = 3e6, .latency_ns = 100'000}, .jitter_ns = 20'000}};
@@ -56,52 +76,8 @@ struct Guarded {
     options.rank.limits.budget = error_budget;
     options.rank.gradient = [=](int rank, int64_t step) { return gradient(table, rank, size, step, dense); };
     options.rank.on_values = [this](StepValues values) { ledger.add(std::move(values)); };
-    const tuner::Job tuned{.table = table,
-                           .ranks = {.size = size},
-                           .fidelity = core::Fidelity::lossy,
-                           .codecs = {{"none"}, {"bf16"}, {"topk", 0.02}},
-                           .policy = "mergecomp",
-                           .tuning = {.seed = 3}};
-    options.rank.start = policies::baselines(tuned.table, tuned.fidelity);
-    tuner = tuner::make_tuner(tuned).value();
-    journal = tuner::journal_header(tuned, "simulated") + "\n" + tuner::journal_line(tuned.table) + "\n";
-    options.leader = [this, tuned](const core::StepReport& report) {
-      const tuner::Stage stage = tuner->stage();
-      const tuner::Action action = tuner->on_step(report);
-      journal += tuner::journal_line(report, stage) + "\n";
-      for (const tuner::Decision& decision : tuner->take_decisions()) {
-        decisions.push_back(decision);
-        journal += tuner::journal_line(decision) + "\n";
-      }
-      if (action.command.kind == tuner::Command::Kind::prepare) {
-        journal += tuner::journal_plan_line(report.step + 1, action.command.slot, tuned, *action.candidate) + "\n";
-      }
-      return action;
-    };
-    job = std::make_unique<Job>(options);
-    job->run();
+    return options;
   }
-
-  static core::GradientTable three_tensors() {
-    return exec::make_table({{100, core::DType::f32}, {6'000, core::DType::f32}, {9'000, core::DType::f32}});
-  }
-  std::vector<tuner::Decision> decided(What what, int64_t since = 0) const {
-    std::vector<tuner::Decision> found;
-    for (const tuner::Decision& decision : decisions) {
-      if (decision.what == what && decision.step >= since) found.push_back(decision);
-    }
-    return found;
-  }
-  bool is_lossy(int r, size_t step) const {
-    return core::needed_fidelity(job->rank(r).steps()[step].strategy, compress::known_traits()) ==
-           core::Fidelity::lossy;
-  }
-
-  Ledger ledger;
-  std::unique_ptr<tuner::Tuner> tuner;
-  std::vector<tuner::Decision> decisions;
-  std::string journal;
-  std::unique_ptr<Job> job;
 };
 
 class ErrorBudgets : public testing::TestWithParam<std::optional<double>> {};
@@ -111,8 +87,8 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
   constexpr int kSize = 3;
   Guarded run(kSize, GetParam());
   for (int r = 0; r < kSize; ++r) {
-    ASSERT_FALSE(run.job->rank(r).error()) << run.job->rank(r).error()->message;
-    ASSERT_EQ(run.job->rank(r).steps().size(), static_cast<size_t>(kSteps));
+    ASSERT_FALSE(run.rank(r).error()) << run.rank(r).error()->message;
+    ASSERT_EQ(run.rank(r).steps().size(), static_cast<size_t>(kSteps));
   }
   ASSERT_FALSE(run.decided(What::commit).empty());
   ASSERT_TRUE(run.is_lossy(0, kChange)) << run.decided(What::commit).back().label;
@@ -124,14 +100,16 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
   EXPECT_LE(first, static_cast<size_t>(kChange) + half + 3 + tuner::kLead);
   for (int r = 1; r < kSize; ++r) {
     for (size_t s = 0; s < static_cast<size_t>(kSteps); ++s) {
-      ASSERT_EQ(core::hash(run.job->rank(r).steps()[s].strategy), core::hash(run.job->rank(0).steps()[s].strategy));
+      ASSERT_EQ(core::hash(run.rank(r).steps()[s].strategy), core::hash(run.rank(0).steps()[s].strategy));
     }
   }
   const auto found = run.decided(What::over_error_budget, kChange);
   ASSERT_FALSE(found.empty());
   EXPECT_THAT(found[0].label, HasSubstr("bucket "));
   EXPECT_GT(found[0].value, GetParam().value_or(tuner::ErrorBudget::kLeast));
-  EXPECT_THAT(run.journal, HasSubstr(R"("excess":{"what":"error")"));
+  EXPECT_TRUE(std::ranges::any_of(run.tuned.journal().reports, [](const core::StepReport& report) {
+    return report.excess.kind == core::Excess::Kind::error;
+  }));
   // Dense gradients are not worth compressing: in the end no lossy strategy is in force.
   EXPECT_FALSE(run.decided(What::repair, kChange).empty());
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
@@ -141,11 +119,10 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
 
 TEST_P(ErrorBudgets, TheJournalReplaysToTheSameDecisions) {
   const Guarded run(2, GetParam());
-  const auto file = tuner::parse_journal(run.journal);
-  ASSERT_TRUE(file.ok()) << file.error().message;
-  const auto again = tuner::decide_again(file.value());
+  const tuner::JournalFile& journal = run.tuned.journal();
+  const auto again = tuner::decide_again(journal);
   ASSERT_TRUE(again.ok()) << again.error().message;
-  EXPECT_EQ(again.value(), file.value().decided);
+  EXPECT_EQ(again.value(), journal.decided);
   EXPECT_FALSE(run.decided(What::repair, kChange).empty());
 }
 
@@ -160,9 +137,9 @@ TEST(ErrorBudgetRepair, OnlyTheBucketThatChangedIsReplaced) {
   EXPECT_EQ(run.decided(What::commit, kChange)[0].label, repairs[0].label);
   const auto replaced = static_cast<size_t>(repairs[0].value);
   const core::Option half = core::encoded_all_reduce({"bf16"}, core::Place::device);
-  const core::Strategy& before = run.job->rank(0).steps()[kChange].strategy;
+  const core::Strategy& before = run.rank(0).steps()[kChange].strategy;
   for (int r = 0; r < kSize; ++r) {
-    const core::Strategy& after = run.job->rank(r).steps()[kSteps - 1].strategy;
+    const core::Strategy& after = run.rank(r).steps()[kSteps - 1].strategy;
     ASSERT_EQ(after.buckets.size(), before.buckets.size());
     ASSERT_GT(after.buckets.size(), 1U);
     for (size_t b = 0; b < after.buckets.size(); ++b) {
@@ -171,7 +148,7 @@ TEST(ErrorBudgetRepair, OnlyTheBucketThatChangedIsReplaced) {
     }
   }
   EXPECT_TRUE(run.is_lossy(0, kSteps - 1));
-  EXPECT_GT(run.tuner->outcome().gain, 0);
+  EXPECT_GT(run.tuned.driver().outcome().gain, 0);
   EXPECT_GT(run.ledger.emptied(), 0) << "what that bucket owed is paid back";
   EXPECT_EQ(run.ledger.steps(), kSteps);
 }
@@ -193,7 +170,7 @@ TEST(RunawayResidual, IsReportedOnAllRanks) {
   options.rank.start = {{exec::make_strategy(options.rank.table, option, 1 << 20, 1), "randk"}};
   options.rank.gradient = [](int rank, int64_t) { return exec::Values(4'000, static_cast<float>(rank + 1)); };
   std::vector<core::StepReport> reports;
-  options.leader = [&](const core::StepReport& report) {
+  options.leader.script = [&](const core::StepReport& report) {
     reports.push_back(report);
     const bool is_first = reports.size() == 1;
     return tuner::Action{{.kind = is_first ? tuner::Command::Kind::commit : tuner::Command::Kind::keep}, nullptr};

@@ -168,7 +168,7 @@ JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& o
     hasher.add(text);
     return stream(seed, "received", static_cast<uint64_t>(rank), hasher.value()).below(10) == 0 ? std::string() : text;
   };
-  job.leader = RandomCommands(table, options, stream(seed, "commands"));
+  job.leader.script = RandomCommands(table, options, stream(seed, "commands"));
   return job;
 }
 

@@ -84,6 +84,7 @@ void SimulatedExecutor::backward(double pace, Done done) {
   waiting_since_ns_.reset();
   late_ops_ms_ = 0;
   times_ = {};
+  ready_.clear();
   settle();
   workspace_.begin();
   finite_ = true;
@@ -106,8 +107,21 @@ void SimulatedExecutor::next_tensor() {
   const int32_t tensor = next_tensor_++;
   const double share = static_cast<double>(tensors[static_cast<size_t>(tensor)].numel) /
                        static_cast<double>(std::max<int64_t>(gradients_.table().numel(), 1));
-  device_.add(static_cast<int64_t>(pace_ * share * static_cast<double>(model_.backward_ns)),
-              [this, tensor] { tensor_ready(tensor, 0); });
+  device_.add(static_cast<int64_t>(pace_ * share * static_cast<double>(model_.backward_ns)), [this, tensor] {
+    saw_ready(tensor);
+    tensor_ready(tensor, 0);
+  });
+}
+
+void SimulatedExecutor::saw_ready(int32_t tensor) {
+  const double us = static_cast<double>(world_.now_ns()) * 1e-3 - (times_.encode_ms + times_.decode_ms) * 1e3;
+  ready_.push_back({tensor, us});
+}
+
+std::vector<tuner::ReadyTime> SimulatedExecutor::ready_times() const {
+  std::vector<tuner::ReadyTime> times = ready_;
+  for (tuner::ReadyTime& time : times) time.us -= ready_.front().us;
+  return times;
 }
 
 // One bucket after the other; the core is told of each when its leading operations are done.

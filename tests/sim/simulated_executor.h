@@ -24,6 +24,7 @@
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/sim/lane.h"
 #include "tests/sim/world.h"
+#include "tuner/driver/pass_times.h"
 
 namespace gradtune::sim {
 
@@ -67,6 +68,8 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
 
   core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
+  // The times at which the gradients of the pass were ready, without those of operations that ran in between.
+  std::vector<tuner::ReadyTime> ready_times() const;
   const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
   exec::Values residual(exec::Which which = exec::Which::all) {
     settle();
@@ -75,6 +78,7 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
 
  private:
   void next_tensor();
+  void saw_ready(int32_t tensor);
   void tensor_ready(int32_t tensor, size_t first_piece);
   void act(std::vector<exec::Action> actions);
   void compute(int32_t bucket, int32_t op);
@@ -116,6 +120,7 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   std::optional<int64_t> waiting_since_ns_;  // since the last tensor was ready and no immediate work was left
   double late_ops_ms_ = 0;                   // time of operations since then
   exec::StepTimes times_;
+  std::vector<tuner::ReadyTime> ready_;  // since the world's start
 };
 
 }  // namespace gradtune::sim

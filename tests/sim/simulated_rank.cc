@@ -3,6 +3,7 @@
 #include "tests/sim/simulated_rank.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -30,7 +31,6 @@ SimulatedRank::SimulatedRank(World& world, std::unique_ptr<comm::Communicator> d
     : world_(world),
       options_(options),
       rank_(data->rank()),
-      size_(data->size()),
       leader_(std::move(leader)),
       rng_(core::Rng(world.options().seed).fork("rank " + std::to_string(rank_))),
       gradients_(options.table),
@@ -93,24 +93,25 @@ void SimulatedRank::settle(World::Event then) {
 }
 
 void SimulatedRank::begin_backward(double pace) {
-  given_ = options_.gradient(rank_, step());
+  values_ = {.rank = rank_, .given = options_.gradient(rank_, step())};
   if (options_.on_values) {
-    before_ = executor_.residual();
-    parked_before_ = executor_.residual(exec::Which::parked);
+    values_.before = executor_.residual();
+    values_.parked_before = executor_.residual(exec::Which::parked);
   }
-  gradients_.write(given_);
+  gradients_.write(values_.given);
   protocol_.begin(/*alike=*/0);
   executor_.backward(pace, [this](const core::Status& status) { finish_backward(status); });
 }
 
 void SimulatedRank::finish_backward(const core::Status& status) {
   if (!status) return fail(status.error());
-  const auto received = protocol_.receive();
+  if (leader_.driver != nullptr) leader_.driver->saw_ready(executor_.ready_times());
+  auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) return name_those_who_differ(received.error());
   if (!received) return fail(received.error());
-  report_ = received.value().report;
-  record_.finite = received.value().counts;
-  record_.command = received.value().command;
+  received_ = std::move(received).value();
+  record_.finite = received_.counts;
+  record_.command = received_.command;
   unrecorded_ = &record_;
   const bool is_last = step() + 1 == options_.steps;
   if (record_.command.kind == Command::Kind::keep && executor_.is_under_way() && !is_last) {
@@ -120,12 +121,14 @@ void SimulatedRank::finish_backward(const core::Status& status) {
 }
 
 void SimulatedRank::record(StepRecord& record) {
-  exec::Values average = gradients_.read(), after = executor_.residual();
-  record.digest = digest_of(average, after);
+  values_.average = gradients_.read();
+  values_.after = executor_.residual();
+  record.digest = digest_of(values_.average, values_.after);
   world_.note(rank_, "settled", record.digest);
   if (!options_.on_values) return;
-  options_.on_values({rank_, record, std::move(given_), std::move(average), std::move(before_), std::move(after),
-                      std::move(parked_before_), executor_.residual(exec::Which::parked)});
+  values_.record = record;
+  values_.parked_after = executor_.residual(exec::Which::parked);
+  options_.on_values(std::move(values_));
 }
 
 // --- commands --------------------------------------------------------------------------------------------------------
@@ -152,14 +155,20 @@ void SimulatedRank::receive_strategy() {
 }
 
 void SimulatedRank::lead() {
-  if (leader_) {
-    const tuner::Action action = leader_(report_);
-    const bool prepares = action.command.kind == Command::Kind::prepare;
-    protocol_.announce(action.command, prepares ? file_text(*action.candidate) : "");
-    world_.note(rank_, "announced",
-                static_cast<uint64_t>(action.command.kind) << 32 | static_cast<uint32_t>(action.command.slot));
+  if (tuner::Driver* driver = leader_.driver; driver != nullptr) {
+    const tuner::Action action = driver->on_step(received_, protocol_);
+    announce(action, driver->text_of(action));
+  } else if (leader_.script) {
+    const tuner::Action action = leader_.script(received_.report);
+    announce(action, action.candidate ? file_text(*action.candidate) : "");
   }
   world_.after(world_.work_ns(rank_, options_.update_ns), rank_, [this] { end_step(); });
+}
+
+void SimulatedRank::announce(const tuner::Action& action, std::string text) {
+  const auto kind = static_cast<uint64_t>(action.command.kind);
+  protocol_.announce(action.command, std::move(text));
+  world_.note(rank_, "announced", kind << 32 | static_cast<uint32_t>(action.command.slot));
 }
 
 void SimulatedRank::end_step() {
@@ -176,7 +185,7 @@ void SimulatedRank::end_step() {
 
 std::string SimulatedRank::file_text(const policies::Candidate& candidate) const {
   return tuner::to_json(
-      tuner::strategy_file(options_.table, size_, options_.fidelity, candidate.label, candidate.strategy));
+      tuner::strategy_file(options_.table, data_->size(), options_.fidelity, candidate.label, candidate.strategy));
 }
 
 std::string SimulatedRank::exported() const { return file_text({executor_.strategy(), "in force"}); }
@@ -186,14 +195,14 @@ std::string SimulatedRank::exported() const { return file_text({executor_.strate
 // The first rank that finds the mismatch ends, and so may end the comparison for others; they know of the mismatch
 // all the same.
 void SimulatedRank::name_those_who_differ(const core::Error& error) {
-  identity_ = protocol_.identity();
-  identities_.resize(static_cast<size_t>(size_));
+  identities_.assign(static_cast<size_t>(data_->size()) + 1, protocol_.identity());
+  const std::span<uint64_t> own = std::span(identities_).first(1), of_all = std::span(identities_).subspan(1);
   start({.kind = comm::Collective::Kind::all_gather,
-         .in = reinterpret_cast<const std::byte*>(&identity_),
-         .out = reinterpret_cast<std::byte*>(identities_.data()),
-         .count = sizeof identity_},
-        [this, error](const core::Status& status) {
-          const std::string who = status ? "rank " + tuner::differing_ranks(identities_)
+         .in = reinterpret_cast<const std::byte*>(own.data()),
+         .out = reinterpret_cast<std::byte*>(of_all.data()),
+         .count = sizeof own[0]},
+        [this, error, of_all](const core::Status& status) {
+          const std::string who = status ? "rank " + tuner::differing_ranks(of_all)
                                          : "not known, as the comparison of ranks failed: " + status.error().message;
           fail({error.code, error.message + " (differs from rank 0: " + who + ")"});
         });

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One simulated rank of a training job: the step protocol of tuner/step_protocol.h, as in a training job, on
-// simulated time. Rank 0 also has a leader (the real tuner, or a script), which receives the reports. It differs
-// from a session: there is no module, so gradients are given, the order of tensors is known from the start, and no
-// step waits. Forward stops for late buckets at the reads of the table's tensors. Commands that prepare or switch
-// strategies wait for all of them.
+// simulated time. Rank 0 also has a leader: the driver of a training job (tuner/driver/driver.h), or a script. It
+// differs from a session:
+// - There is no module, so gradients are given, and the order of tensors is known from the start.
+// - The driver learns no times of operations, and no contents of gradients.
+// - No step waits. Forward stops for late buckets at the reads of the table's tensors, and commands that prepare or
+//   switch strategies wait for all of them.
 #pragma once
 
 #include <array>
@@ -21,6 +23,7 @@
 #include "tests/sim/recording.h"
 #include "tests/sim/simulated_executor.h"
 #include "tests/sim/world.h"
+#include "tuner/driver/driver.h"
 #include "tuner/step_protocol.h"
 #include "tuner/tuner.h"
 
@@ -40,10 +43,11 @@ struct StepRecord {
 
 // The values behind a record. `before` and `after` are residuals.
 struct StepValues {
-  int rank;
-  StepRecord record;
-  exec::Values given, average, before, after;  // the last two: all residuals
-  exec::Values parked_before, parked_after;    // the parked part of them
+  int rank = 0;
+  StepRecord record = {};
+  exec::Values given = {}, average = {};
+  exec::Values before = {}, after = {};                // all residuals
+  exec::Values parked_before = {}, parked_after = {};  // the parked part of them
 };
 
 struct RankOptions {
@@ -64,8 +68,11 @@ struct RankOptions {
   std::function<void(StepValues)> on_values = {};  // called after every step; without it values are not read out
 };
 
-// Answers to the reports, on rank 0.
-using Leader = std::function<tuner::Action(const core::StepReport&)>;
+// Rank 0 has one of these, which gives the commands; without any, no command is given.
+struct Leader {
+  tuner::Driver* driver = nullptr;  // started for the table; must outlive the rank
+  std::function<tuner::Action(const core::StepReport&)> script = {};
+};
 
 class SimulatedRank final : private comm::CompletionSink {
  public:
@@ -101,6 +108,7 @@ class SimulatedRank final : private comm::CompletionSink {
   void carry_out(const tuner::Command& command);
   void receive_strategy();
   void lead();
+  void announce(const tuner::Action& action, std::string text);
   void end_step();
 
   void name_those_who_differ(const core::Error& error);
@@ -113,7 +121,7 @@ class SimulatedRank final : private comm::CompletionSink {
 
   World& world_;
   const RankOptions& options_;
-  const int rank_, size_;
+  const int rank_;
   const Leader leader_;
   core::Rng rng_;
   exec::GradientArenas gradients_;
@@ -125,12 +133,11 @@ class SimulatedRank final : private comm::CompletionSink {
   // The record of the step under way.
   StepRecord record_;
   StepRecord* unrecorded_ = nullptr;  // of a step whose values have not all arrived yet
-  exec::Values given_, before_, parked_before_;
-  core::StepReport report_;
+  StepValues values_;                 // of that step
+  tuner::StepProtocol::Received received_;
   int64_t began_ns_ = 0;
   std::string received_text_;
-  std::vector<uint64_t> identities_;
-  uint64_t identity_ = 0;
+  std::vector<uint64_t> identities_;  // this rank's own, then those of all
   SimulatedExecutor::Done then_;
 
   std::vector<StepRecord> steps_;

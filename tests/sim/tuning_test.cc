@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really
-// compressed, moved and averaged.
+// Tests whole tunings: the real driver and tuner with the real policy on rank 0 of a simulated job whose gradients are
+// really compressed, moved and averaged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +14,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/core/median.h"
 #include "policies/space/baseline.h"
-#include "tests/sim/job.h"
+#include "tests/sim/tuned_job.h"
 
 namespace gradtune::sim {
 namespace {
@@ -73,50 +71,40 @@ std::vector<core::CompressorSpec> codecs_of(Fidelity fidelity) {
   return codecs;
 }
 
-// A job that tunes to the end, and its decisions.
-struct Tuning {
-  Tuning(JobOptions options, Fidelity fidelity, int64_t steps) {
-    policies::Knowledge knowledge{.table = options.rank.table,
-                                  .ranks = {.size = options.world.size},
-                                  .fidelity = fidelity,
-                                  .codecs = codecs_of(fidelity),
-                                  .traits = compress::known_traits()};
-    const uint64_t seed = options.world.seed;
-    options.rank.start = policies::baselines(options.rank.table, fidelity);
-    options.rank.fidelity = fidelity;
-    options.rank.steps = steps;
-    tuner = std::make_unique<tuner::Tuner>(
-        tuner::TunerOptions{.seed = seed}, [=] { return policies::make_policy("mergecomp", {.seed = seed}).value(); },
-        std::move(knowledge), options.rank.start, std::nullopt);
-    options.leader = [this](const core::StepReport& report) {
-      tuner::Action action = tuner->on_step(report);
-      believed[report.step + tuner::kLead] = core::hash(tuner->in_force().strategy);
-      for (const tuner::Decision& decision : tuner->take_decisions()) {
-        decisions.push_back(std::to_string(decision.step) + " " + std::string(to_string(decision.what)) + " " +
-                            decision.label + " " + std::to_string(decision.value));
-      }
-      return action;
-    };
-    job = std::make_unique<Job>(options);
-    job->run();
-  }
-  const tuner::Outcome& outcome() const { return tuner->outcome(); }
-  const core::Strategy& final_strategy() const { return job->rank(0).steps().back().strategy; }
+TunedJob tune(JobOptions options, Fidelity fidelity) {
+  options.rank.steps = kSteps;
+  const tuner::Job tuned{.table = options.rank.table,
+                         .ranks = {.size = options.world.size},
+                         .fidelity = fidelity,
+                         .codecs = codecs_of(fidelity),
+                         .policy = "mergecomp",
+                         .tuning = {.seed = options.world.seed}};
+  return {std::move(options), tuned};
+}
 
-  std::unique_ptr<tuner::Tuner> tuner;
-  std::vector<std::string> decisions;
-  std::map<int64_t, uint64_t> believed;  // by step: the hash of the strategy that the tuner believes to be in force
-  std::unique_ptr<Job> job;
-};
+const core::Strategy& final_strategy(const TunedJob& tuning) { return tuning.job().rank(0).steps().back().strategy; }
 
-void expect_sound(const Tuning& tuning) {
-  ASSERT_EQ(tuning.tuner->stage(), tuner::Stage::watch) << "tuning was not over in time";
-  for (int r = 0; r < tuning.job->size(); ++r) {
-    ASSERT_FALSE(tuning.job->rank(r).error()) << tuning.job->rank(r).error()->message;
-    EXPECT_EQ(tuning.job->rank(r).exported(), tuning.job->rank(0).exported());
-    for (const StepRecord& record : tuning.job->rank(r).steps()) {
-      const auto believed = tuning.believed.find(record.step);
-      if (believed == tuning.believed.end()) continue;  // before the first report
+// By step: the hash of the strategy that the tuner believes to be in force.
+std::map<int64_t, uint64_t> believed(const TunedJob& tuning) {
+  std::map<int64_t, uint64_t> hashes;
+  const auto again = tuner::run_again(
+      tuning.journal(), [&](tuner::Tuner& tuner, const core::StepReport& report, tuner::Stage, const tuner::Action&) {
+        hashes[report.step + tuner::kLead] = core::hash(tuner.in_force().strategy);
+      });
+  EXPECT_TRUE(again.ok());
+  return hashes;
+}
+
+void expect_sound(const TunedJob& tuning) {
+  ASSERT_EQ(tuning.driver().stage(), "watch") << "tuning was not over in time";
+  const std::map<int64_t, uint64_t> believed_by_step = believed(tuning);
+  for (int r = 0; r < tuning.job().size(); ++r) {
+    const SimulatedRank& rank = tuning.job().rank(r);
+    ASSERT_FALSE(rank.error()) << rank.error()->message;
+    EXPECT_EQ(rank.exported(), tuning.job().rank(0).exported());
+    for (const StepRecord& record : rank.steps()) {
+      const auto believed = believed_by_step.find(record.step);
+      if (believed == believed_by_step.end()) continue;  // before the first report
       ASSERT_EQ(core::hash(record.strategy), believed->second) << "step " << record.step;
     }
   }
@@ -142,18 +130,18 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Tunings, testing::Values(2, 3, 4));
 TEST_P(Tunings, OverASlowLinkCommitWhatIsTrulyFasterAndReportItsTrueTime) {
   for (const Fidelity fidelity : {Fidelity::half, Fidelity::lossy}) {
     JobOptions options = training(kSlow, GetParam(), 11);
-    const Tuning tuning(options, fidelity, kSteps);
+    const TunedJob tuning = tune(options, fidelity);
     ASSERT_NO_FATAL_FAILURE(expect_sound(tuning));
-    ASSERT_TRUE(tuning.outcome().committed) << core::to_string(fidelity);
+    ASSERT_TRUE(tuning.driver().outcome().committed) << core::to_string(fidelity);
     double baseline_ms = 1e9;
     for (const policies::Candidate& baseline : policies::baselines(options.rank.table, fidelity)) {
       baseline_ms = std::min(baseline_ms, pinned_ms(options, baseline.strategy));
     }
-    const double committed_ms = pinned_ms(options, tuning.final_strategy());
+    const double committed_ms = pinned_ms(options, final_strategy(tuning));
     EXPECT_LT(committed_ms, baseline_ms);
-    EXPECT_NEAR(tuning.outcome().committed_ms / committed_ms, 1, 0.03) << tuning.outcome().label;
-    EXPECT_NEAR(tuning.outcome().baseline_ms / baseline_ms, 1, 0.03);
-    EXPECT_NEAR(tuning.outcome().gain, 1 - committed_ms / baseline_ms, 0.03);
+    EXPECT_NEAR(tuning.driver().outcome().committed_ms / committed_ms, 1, 0.03) << tuning.driver().outcome().label;
+    EXPECT_NEAR(tuning.driver().outcome().baseline_ms / baseline_ms, 1, 0.03);
+    EXPECT_NEAR(tuning.driver().outcome().gain, 1 - committed_ms / baseline_ms, 0.03);
   }
 }
 
@@ -161,12 +149,12 @@ TEST_P(Tunings, WithNothingToGainKeepTheBaseline) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     for (const Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
       const JobOptions options = training(kFast, GetParam(), seed);
-      const Tuning tuning(options, fidelity, kSteps);
+      const TunedJob tuning = tune(options, fidelity);
       ASSERT_NO_FATAL_FAILURE(expect_sound(tuning));
-      EXPECT_FALSE(tuning.outcome().committed) << tuning.outcome().label << ", seed " << seed;
+      EXPECT_FALSE(tuning.driver().outcome().committed) << tuning.driver().outcome().label << ", seed " << seed;
       bool is_baseline = false;
       for (const policies::Candidate& each : policies::baselines(options.rank.table, fidelity)) {
-        is_baseline = is_baseline || each.strategy == tuning.final_strategy();
+        is_baseline = is_baseline || each.strategy == final_strategy(tuning);
       }
       EXPECT_TRUE(is_baseline);
     }
@@ -174,16 +162,17 @@ TEST_P(Tunings, WithNothingToGainKeepTheBaseline) {
 }
 
 TEST(TuningsAgain, DecideTheSame) {
-  const Tuning once(training(kSlow, 2, 5), Fidelity::lossy, kSteps),
-      again(training(kSlow, 2, 5), Fidelity::lossy, kSteps);
-  EXPECT_EQ(once.decisions, again.decisions);
-  EXPECT_EQ(once.job->world().trace_hash(), again.job->world().trace_hash());
+  const TunedJob once = tune(training(kSlow, 2, 5), Fidelity::lossy),
+                 again = tune(training(kSlow, 2, 5), Fidelity::lossy);
+  EXPECT_FALSE(once.journal().decided.empty());
+  EXPECT_EQ(once.journal().decided, again.journal().decided);
+  EXPECT_EQ(once.job().world().trace_hash(), again.job().world().trace_hash());
   for (int r = 0; r < 2; ++r) {
-    EXPECT_EQ(once.job->rank(r).steps(), again.job->rank(r).steps());
-    EXPECT_EQ(once.job->rank(r).exported(), again.job->rank(r).exported());
+    EXPECT_EQ(once.job().rank(r).steps(), again.job().rank(r).steps());
+    EXPECT_EQ(once.job().rank(r).exported(), again.job().rank(r).exported());
   }
-  const Tuning other(training(kSlow, 2, 6), Fidelity::lossy, kSteps);
-  EXPECT_NE(once.decisions, other.decisions);
+  const TunedJob other = tune(training(kSlow, 2, 6), Fidelity::lossy);
+  EXPECT_NE(once.journal().decided, other.journal().decided);
 }
 
 }  // namespace

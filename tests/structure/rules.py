@@ -67,7 +67,6 @@ STILL_LARGE = {
     "Executor": 39,
     "ForwardOverlap": 27,
     "Op": 31,
-    "SimulatedRank": 26,
     "Timeline": 28,
     "Workspace": 30,
 }
