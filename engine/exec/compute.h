@@ -31,16 +31,16 @@ struct RowState {
 };
 
 struct BucketMemory {
-  core::PerSpace<std::byte*> pools;
-  std::byte* gradient;    // first element of the bucket in its arena
-  const float* residual;  // where the bucket begins; null if none is kept
-  float* residual_next;
-  core::PerSpace<const std::byte*> state;  // of all codecs
-  core::PerSpace<std::byte*> state_next;
-  Device* device;  // null if everything is on the host
-  int size;        // ranks
-  uint64_t seed;   // of random compressors
-  uint32_t step;
+  core::PerSpace<std::byte*> pools = {};
+  std::byte* gradient = nullptr;    // first element of the bucket in its arena
+  const float* residual = nullptr;  // where the bucket begins; null if none is kept
+  float* residual_next = nullptr;
+  core::PerSpace<const std::byte*> state = {};  // of all codecs
+  core::PerSpace<std::byte*> state_next = {};
+  Device* device = nullptr;  // null if everything is on the host
+  int size = 1;              // ranks
+  uint64_t seed = 0;         // of random compressors
+  uint32_t step = 0;
   RowState* rows = nullptr;  // of a bucket that works on lists
 
   std::byte* at(const Address& address) const;

@@ -56,7 +56,7 @@ class Executor final : public StrategyRunner {
   core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
   void drop(int32_t slot) override;
   void run(int32_t slot) override;     // on trial
-  void commit(int32_t slot) override;  // for good: residuals parked for other strategies drain (Workspace::commit)
+  void commit(int32_t slot) override;  // for good: residuals parked for other strategies drain (feedback.h)
 
   // A step consists of begin_step, tensor_ready once for each tensor, finish_backward and conclude; then await for
   // each bucket that is due at the next forward pass. The next begin_step, or drain, settles the step: if it counts,

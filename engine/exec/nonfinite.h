@@ -10,7 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/compress/queue.h"
 #include "engine/core/gradient_table.h"
+#include "engine/exec/compute.h"
+#include "engine/exec/program.h"
 
 namespace gradtune::exec {
 
@@ -19,5 +22,10 @@ constexpr std::byte kNanByte{0xff};
 
 // Every NaN gets these bits; all other numbers are unchanged.
 void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n);
+
+// The gradient of a bucket in such a step becomes alike on all ranks. `was_drained`: residuals were added to
+// gradients on some rank. They are still owed, so this gradient becomes NaN too. The queue is one of the host; a
+// gradient on a device is left to the device's current queue.
+void make_void(const BucketProgram& bucket, const BucketMemory& memory, bool was_drained, compress::Queue& queue);
 
 }  // namespace gradtune::exec

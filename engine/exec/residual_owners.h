@@ -3,7 +3,7 @@
 //
 // The owners of residuals: the compressor that left the residual of each element. A residual that the compressor
 // itself feeds back is released at its usual rate; under another compressor it might all be released at once. The
-// owners do not decide what happens to it then (Workspace::run does).
+// owners do not decide what happens to it then (feedback.h does).
 #pragma once
 
 #include <cstdint>

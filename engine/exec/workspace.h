@@ -4,37 +4,31 @@
 // The parts of an executor other than threads and time. They are the strategies that are ready on one rank, one of
 // them in force; the memory that they work on; and the findings of a step's operations. Executors with real threads
 // and simulated ones share it, and differ in what drives the scheduler.
+//
+// A workspace is made of parts, each with a header of its own: memory of programs, error feedback, buckets that work
+// on lists of rows, findings, losses and the control vector. It tells them of strategies and steps, and it gives an
+// operation the memory that belongs to it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/core/measurement.h"
+#include "engine/exec/carried.h"
 #include "engine/exec/compute.h"
-#include "engine/exec/device.h"
-#include "engine/exec/findings.h"
-#include "engine/exec/memory.h"
+#include "engine/exec/control_vector.h"
+#include "engine/exec/feedback.h"
+#include "engine/exec/losses.h"
 #include "engine/exec/program.h"
-#include "engine/exec/residual_owners.h"
+#include "engine/exec/program_memory.h"
+#include "engine/exec/row_buckets.h"
+#include "engine/exec/step_findings.h"
 
 namespace gradtune::exec {
-
-// The data that is carried from step to step, as it lies in memory: a checkpoint reads it, or overwrites it. Valid
-// until the next step or change of strategies.
-struct Carried {
-  uint32_t* step = nullptr;                      // random numbers depend on it
-  std::vector<std::span<float>> residuals = {};  // by arena, in its order; all are empty while nothing needs them
-  std::vector<std::span<float>> parked = {};     // the same for parked ones (memory.h)
-  ResidualOwners* holders = nullptr;             // of the residuals
-  std::span<std::byte> state = {};               // of the codecs of the strategy in force
-};
 
 class Workspace {
  public:
@@ -50,12 +44,9 @@ class Workspace {
   core::Result<std::unique_ptr<Program>> compile(int32_t slot, const core::Strategy& strategy) const;
   core::Status add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes);
   void drop(int32_t slot);
-  // Puts a strategy in force on trial. Residuals of elements whose bucket keeps none stay where they are. If the
-  // bucket keeps residuals, those left by the same codecs are carried on in full. Residuals left by other codecs are
-  // parked, and the bucket begins with none.
+  // Puts a strategy in force on trial, or for good. The difference is in the residuals that other strategies left
+  // (feedback.h).
   void run(int32_t slot);
-  // Commits to the strategy in force: residuals that are not carried on drain in the following steps (draining.h).
-  // When nothing is left, and no ready strategy needs it, their memory is freed.
   void commit(int32_t slot);
 
   // The program in force; null before the first run.
@@ -87,31 +78,24 @@ class Workspace {
   // is started after every bucket's first operation. The word belongs to the caller again once control_done() has
   // returned, which writes the reduced word there.
   comm::Collective control(std::span<double> word, int64_t timeout_ms);
-  void control_done();
+  void control_done() { control_.done(); }
 
-  // The rows of a tensor's average once its bucket is done, and the number of them that are this rank's own; none if
-  // its bucket works on the gradient. They stay valid until the next step begins.
-  struct Listed {
-    const compress::RowBuffer* rows = nullptr;  // null: none
-    const core::RowOrder* order = nullptr;
-    int64_t width = 0, own = 0;
-  };
+  // The rows of a tensor's average (RowBuckets).
+  using Listed = RowBuckets::Listed;
   Listed listed(int32_t tensor) const;
   // Writes such an average to its place in the arena. The average of other tensors, or of a gradient that came
   // dense, is there once the step is concluded.
   void lay_out_average(int32_t tensor);
 
   // The verdict of an operation that is done.
-  const compress::Verdict& verdict(int32_t bucket, int32_t op) const {
-    return verdicts_[static_cast<size_t>(this->bucket(bucket).first_op + op)];
-  }
+  const compress::Verdict& verdict(int32_t bucket, int32_t op) const { return findings_.verdict(bucket, op); }
   // For a bucket on a device, once the host was told of an operation's end: takes the findings up to there.
   void take_report(int32_t bucket);
   // The loss of that bucket's compression on this rank, in the step that was concluded last. For a bucket that is
   // due at the next forward pass, it is the step that was settled last.
-  core::BucketLoss loss(int32_t bucket) const { return losses_[static_cast<size_t>(bucket)]; }
+  core::BucketLoss loss(int32_t bucket) const { return losses_.of(bucket); }
   // True if residuals were added to the gradients of that bucket in the step, on this rank.
-  bool drained(int32_t bucket) const { return findings_[static_cast<size_t>(bucket)].drained.added; }
+  bool drained(int32_t bucket) const { return findings_.of(bucket).drained.added; }
 
   // Called once the control word and all buckets that are due at the end of backward are done; `finite` is true if
   // the control word says that all ranks were finite. Returns true if the step counts. Averages may still be too
@@ -137,75 +121,44 @@ class Workspace {
   // Called between steps, with a strategy in force. `residuals`, `parked`: allocates them if necessary.
   Carried carried(bool residuals = false, bool parked = false);
 
-  Residuals& residuals() { return residuals_; }
-  const Residuals& residuals() const { return residuals_; }
+  Residuals& residuals() { return feedback_.residuals(); }
+  const Residuals& residuals() const { return feedback_.residuals(); }
   int64_t memory_bytes(core::Space space = core::Space::host) const {
-    return pools_[space].bytes() + residuals_.bytes()[space] + states_[space].bytes();
+    return memory_.bytes(space) + residuals().bytes()[space];
   }
 
  private:
   const Program* find(int32_t slot) const;
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
-  core::PerSpace<int64_t> needed_by(const Program& program) const;
-  compress::Queue* device_queue() const;
   BucketMemory memory_of(int32_t bucket) const;
+  std::byte* gradient_of(int32_t bucket) const;
   std::byte* report(int32_t bucket, core::Space space) const;  // findings, followed by verdicts
-  std::span<std::byte> carried_state();
-  void begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue);
-  bool owes(int32_t bucket) const;
+  void begin_bucket(int32_t bucket, const BucketMemory& memory, compress::Queue& queue, Findings& findings);
+  void check_books(int32_t bucket, int32_t op, const BucketMemory& memory, compress::Queue& queue, Findings& findings);
   bool is_balanced(int32_t bucket) const;  // in this step
-  void scale_piece(const Piece& piece, const std::byte* from, std::byte* to, compress::Queue& queue);
-  bool is_finite(int32_t bucket) const;
-  core::Status rejection(int32_t bucket, bool finite) const;
-  void poison(int32_t bucket, compress::Queue& queue);
-  void lay_out(int32_t bucket);
-  bool came_dense(int32_t bucket) const;
-  void write_list(int32_t bucket);
+  void make_void(int32_t bucket, compress::Queue& queue);
   void keep_loss(int32_t bucket);
-  void settle_residuals();
-  void take_residuals();
-  bool needs_parked(const Program& program) const;
-  void free_idle_residuals();
 
   const core::Seat seat_;
   const uint64_t seed_;
   const Platform platform_;
-  const int64_t timeout_ms_;
   core::GradientTable table_;
   Arenas arenas_{};
-  std::map<int32_t, std::unique_ptr<Program>> slots_;
-  const Program* program_ = nullptr;
-  const Allocators allocators_;
-  core::PerSpace<AlignedBytes> pools_;
-  Residuals residuals_;
-  ResidualOwners holders_;
-  core::PerSpace<States> states_;
-  AlignedBytes state_at_home_;  // of all spaces; if not empty, it holds the current state
-
-  struct BucketDrain {
-    bool is_due = false, is_parked_due = false;
-  };
-  std::vector<BucketDrain> drains_;  // per bucket of the strategy in force
-  bool is_committed_ = false;
-  std::vector<std::unique_ptr<RowState>> rows_;  // per bucket of the strategy in force; null: works on the gradient
-
-  uint32_t step_ = 0;  // the number of steps settled as finite, the same on all ranks
+  Slots slots_;
+  const Program* program_ = nullptr;  // in force
+  ProgramMemory memory_;
+  Feedback feedback_;
+  RowBuckets rows_;
+  Losses losses_;
+  uint32_t steps_ = 0;  // the number of steps settled as finite, the same on all ranks
 
   // State of the step.
-  std::vector<int32_t> missing_tensors_;                // per bucket
-  std::vector<Findings> findings_;                      // per bucket
-  std::vector<compress::Verdict> verdicts_;             // per operation
-  std::vector<std::optional<core::Error>> rejections_;  // per bucket: a payload that could not be decoded
-  std::vector<core::BucketLoss> losses_;                // per bucket
-  std::vector<std::optional<Total>> left_;              // per bucket: residuals of the step before; none: not known
-  bool counts_ = false;                                 // valid once the step was concluded
-  std::vector<bool> is_concluded_;                      // per bucket that is due at the next forward pass
-  std::vector<double> control_;  // the word, and a flag for drained residuals: of this rank, then of any
-  std::span<double> word_;
+  std::vector<int32_t> missing_tensors_;  // per bucket
+  StepFindings findings_;
+  ControlVector control_;
+  bool counts_ = false;             // valid once the step was concluded
+  std::vector<bool> is_concluded_;  // per bucket that is due at the next forward pass
 };
-
-// The count of numbers that a workspace sends behind the control word.
-constexpr int kOwnControlWords = 1;
 
 // Tokens that identify the completions of a step's collectives.
 constexpr uint64_t kControlToken = ~uint64_t{0};

@@ -67,7 +67,6 @@ STILL_LARGE = {
     "ForwardOverlap": 27,
     "Op": 31,
     "Timeline": 28,
-    "Workspace": 30,
 }
 LONGEST_FUNCTION = 70  # lines
 # Files with functions that are still to be divided, or that are one table or text, with the lines of the longest one.
