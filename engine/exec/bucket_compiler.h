@@ -13,44 +13,80 @@
 // copy comes first.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/exec/bucket_layout.h"
-#include "engine/exec/device.h"
+#include "engine/exec/gradient_at_hand.h"
+#include "engine/exec/payload_buffers.h"
+#include "engine/exec/placement.h"
 #include "engine/exec/program.h"
 #include "engine/exec/rank_grid.h"
 
 namespace gradtune::exec {
 
-// The instances of a codec in each space; null if programs do not need it. The host's always exists.
-using Codec = core::PerSpace<const compress::Compressor*>;
+// A bucket to compile. Everything outlives the compilation.
+struct BucketJob {
+  const core::Bucket& bucket;
+  int number = 0;  // determines the roots
+  const core::GradientTable& table;
+  const std::vector<Codec>& codecs;  // of the option
+  const core::Seat& seat;
+  const Platform& platform;
+};
 
 class BucketCompiler {
  public:
-  // `codecs` are those of the option. The bucket's own memory begins at `begins`; its number determines the roots.
-  BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
-                 const std::vector<Codec>& codecs, const core::Seat& seat, const Platform& platform,
-                 const BucketLayout::Offsets& begins, const SharedMemory& shared);
+  // The program's dtype, space and number of elements are set. The bucket's own memory begins at `begins`.
+  BucketCompiler(const BucketJob& job, BucketProgram& program, const BucketLayout::Offsets& begins,
+                 const SharedMemory& shared);
+  BucketCompiler(const BucketCompiler&) = delete;
+  BucketCompiler& operator=(const BucketCompiler&) = delete;
 
-  // Fills in staging, residual and operations of a program whose dtype, space and numel are set.
-  core::Status compile(BucketProgram& program);
+  // Fills in staging, residual and operations of the program.
+  core::Status compile();
 
   const BucketLayout& layout() const { return layout_; }
 
  private:
   using Part = RankGrid::Part;
 
+  // The rounds of the codec whose payloads come next or are at hand; between rounds the gradient is unchanged.
+  struct Rounds {
+    const compress::Compressor* codec = nullptr;  // the host's, for properties that are the same in all spaces
+    int next = 0;                                 // the one that comes next or is under way
+    Op encode = {};                               // without the parts of a single round
+    std::vector<bool> summed = {};                // the dimensions, as determined by the first round
+    core::Space space{};                          // of all rounds
+    int64_t state_begin = -1, state_bytes = 0;    // of the codec, for one part
+  };
+
+  // The payloads that are the current data.
+  struct Payloads {
+    bool exist = false;
+    bool exchanged = false;
+    int summed = 1;           // the number of payloads that each of these is the sum of at its decode
+    std::vector<Part> parts;  // the one that each of them encodes
+    PayloadBuffers memory;
+  };
+
+  core::Status check_codecs();
   std::optional<RowLists> find_lists() const;
   core::Status find_grid();
   void begin();
+  void stage(core::Place place);
+  void end();
   core::Status compile_step(const core::Step& step);
   core::Status encode(const core::Step& step);
   core::Status begin_encoding(const core::Step& step);  // the part common to all rounds
+  core::Status cut_into_parts();
   core::Status decode(const core::Step& step);
   core::Status reduce(const core::Step& step);    // all_reduce, reduce_scatter, reduce: adds up
   core::Status exchange(const core::Step& step);  // all_to_all, all_gather, gather of payloads
+  core::Status sum_payloads(const core::Step& step, Op op);
   void sort_by_receiver(size_t d);
   core::Status all_gather_gradient(const core::Step& step);
   core::Status broadcast(const core::Step& step);
@@ -61,80 +97,31 @@ class BucketCompiler {
   std::vector<Payload> payloads() const;
   Range longest_part() const;
   std::vector<core::Matrix> matrices_in(const Range& range) const;
+  std::optional<size_t> shared_receiver() const;
+
+  void bring_payloads(core::Space space);
+  Op collective(const core::Step& step) const;
+  void add(Op op) { program_.ops.push_back(std::move(op)); }
+  core::Error refuse(const std::string& why) const;
   core::Error refuse_round() const;
   core::Error refuse_place() const;
 
-  // The place of a step: if the option places it on a device that has no kernels for it, the host does it.
-  core::Place place_of(const core::Step& step) const {
-    if (core::is_collective(step.kind)) return own_place();
-    const bool has_kernel = codecs_[step.codec][program_->space] != nullptr;
-    return has_kernel ? step.place : core::Place::host;
-  }
-  core::Place own_place() const {  // of operations without a codec
-    const bool has_kernels = program_->space == core::Space::host || platform_.device->kernels() != nullptr;
-    return has_kernels ? core::Place::device : core::Place::host;
-  }
-  core::Space space_of(core::Place place) const {
-    return place == core::Place::host ? core::Space::host : program_->space;
-  }
-  core::Space space_of(core::Level level) const {
-    return platform_.collectives_in ? platform_.collectives_in(level) : core::Space::host;
-  }
-  core::Place place_in(core::Space space) const {
-    return space == program_->space ? core::Place::device : core::Place::host;
-  }
-  Address dense_in(core::Space space);    // allocated on first use
-  Address numbers_in(core::Space space);  // allocated on first use
-  void bring_dense(core::Space space);
-  void bring_payloads(core::Space space);
-  void copy(const Address& from, const Address& to, int64_t bytes);
-
-  Op collective(const core::Step& step) const;
-  void on_gradient(Op& op, const Range& range);
-  int64_t numbers_bytes() const;
-  void add(Op op) { program_->ops.push_back(std::move(op)); }
-  int64_t allocate(core::Space space, int64_t bytes) { return layout_.allocate(space, bytes); }
-  int64_t bring(core::Space space, int64_t bytes);
-  core::Error refuse(const std::string& why) const;
-
+  const BucketJob job_;
   const core::Option& option_;
-  const std::vector<Codec>& codecs_;
-  const core::Seat& seat_;
-  const Platform& platform_;
-  const int bucket_;
-  const core::Bucket& source_;
-  const core::GradientTable& table_;
   const std::vector<core::Matrix> matrices_;
+  BucketProgram& program_;
   BucketLayout layout_;
-  BucketProgram* program_ = nullptr;
-  int32_t step_ = 0;
-  int list_ = 0;  // the list that the next encode reads
+  const Placement placement_;
 
   RankGrid grid_;
+  int32_t step_ = 0;
+  int list_ = 0;           // the list that the next encode reads
   bool is_share_ = false;  // the data is a share of the average: scaled, and with the residual added
-  core::Space at_{};       // the space of the current gradient
-  core::PerSpace<bool> has_dense_{}, has_numbers_{};
+  GradientAtHand gradient_;
   uint32_t encodes_ = 0;
   std::vector<bool> has_encoded_;  // per codec
-
-  // The codec's round that comes next or is under way; between rounds the gradient is unchanged.
-  int round_ = 0;
-  Op encoding_ = {};                    // encode, without the parts of a single round
-  std::vector<bool> summed_by_rounds_;  // the dimensions, as determined by the first round
-  core::Space rounds_in_{};             // the space of all rounds
-  int64_t state_begin_ = -1, state_bytes_ = 0;
-
-  // The state while payloads are the current data: they are of equal size, one after the other, in one space. If a
-  // collective added up a copy of them, the other space has a buffer for them too.
-  bool encoded_ = false, exchanged_ = false;
-  int summed_ = 1;  // the number of payloads that each of these is the sum of at its decode
-  const compress::Compressor* codec_ = nullptr;  // the host's, for properties that are the same in all spaces
-  std::vector<Part> parts_;
-  core::Space payloads_in_{};
-  core::PerSpace<int64_t> buffer_{};
-  core::PerSpace<bool> has_buffer_{};
-  int32_t brought_by_ = -1;  // the collective that received the payloads into shared memory; -1: not shared
-  int64_t part_bytes_ = 0;
+  Rounds rounds_;
+  Payloads payloads_;
 };
 
 }  // namespace gradtune::exec

@@ -75,14 +75,20 @@ struct Draft {
   SharedMemory shared = {};
 };
 
-core::Result<BucketCompiler> compile_bucket(Draft& draft, int number, const core::GradientTable& table,
-                                            const core::Seat& seat, const Platform& platform) {
+core::Result<BucketLayout> compile_bucket(Draft& draft, int number, const core::GradientTable& table,
+                                          const core::Seat& seat, const Platform& platform) {
   draft.program.ops.clear();
   draft.program.staged = 0;
-  BucketCompiler compiler(draft.bucket, number, table, draft.codecs, seat, platform, draft.begins, draft.shared);
-  if (core::Status status = compiler.compile(draft.program); !status) return status.error();
+  BucketCompiler compiler({.bucket = draft.bucket,
+                           .number = number,
+                           .table = table,
+                           .codecs = draft.codecs,
+                           .seat = seat,
+                           .platform = platform},
+                          draft.program, draft.begins, draft.shared);
+  if (core::Status status = compiler.compile(); !status) return status.error();
   draft.program.sampled_op = sampled_op(draft.program);
-  return compiler;
+  return compiler.layout();
 }
 
 // Places in the pool for the data that collectives hold: the places of any `most` collectives in a row do not
@@ -225,19 +231,19 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     }
     draft.begins = {.pool = program->pool_bytes, .state = program->states_bytes};
     draft.shared.brought.resize(bucket.option.steps.size());
-    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
-    if (!compiler) return compiler.error();
-    program->pool_bytes = compiler.value().layout().ends().pool;
+    const auto laid_out = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
+    if (!laid_out) return laid_out.error();
+    program->pool_bytes = laid_out.value().ends().pool;
     if (compiled.lists) {
       const int64_t begin = draft.begins.pool[Space::host];
       program->untouched.push_back({begin, program->pool_bytes[Space::host] - begin});
     }
-    program->states_bytes = compiler.value().layout().ends().state;
-    draft.shared.brought = compiler.value().layout().shared_bytes().brought;
+    program->states_bytes = laid_out.value().ends().state;
+    draft.shared.brought = laid_out.value().shared_bytes().brought;
     for (size_t place = 0; place < scratch_bytes.size(); ++place) {
       for (const Space space : core::kSpaces) {
         int64_t& bytes = scratch_bytes[place][space];
-        bytes = std::max(bytes, compiler.value().layout().shared_bytes().scratch[place][space]);
+        bytes = std::max(bytes, laid_out.value().shared_bytes().scratch[place][space]);
       }
     }
     if (compiled.sampled_op >= 0) {
@@ -280,14 +286,14 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     Draft& draft = drafts[b];
     const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;
     draft.shared.scratch = scratch_begin;
-    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
-    core::check(compiler.ok(), "what compiles once compiles twice");
+    const auto laid_out = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
+    core::check(laid_out.ok(), "what compiles once compiles twice");
     BucketProgram& compiled = program->buckets.emplace_back(std::move(draft.program));
     for (Op& op : compiled.ops) {
       if (op.kind != Op::Kind::collective) continue;
       const auto step = static_cast<size_t>(op.step);
       op.comm_scratch_bytes = scratch_of(op, platform.scratch);
-      op.comm_scratch = begins[step][op.space] + compiler.value().layout().shared_bytes().brought[step][op.space];
+      op.comm_scratch = begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space];
     }
     compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
       return codec[Space::host]->traits().carries_nonfinite;
