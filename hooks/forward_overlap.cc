@@ -46,36 +46,27 @@ class AsInStep {
 
 ForwardOverlap::ForwardOverlap(bool is_wanted, Gradients& gradients, Stepper& stepper, exec::Executor& executor,
                                const core::Clock& clock, Warnings& warnings)
-    : gradients_(gradients),
-      stepper_(stepper),
-      executor_(executor),
-      clock_(clock),
-      warnings_(warnings),
-      watch_(*this),
-      dispatch_keys_(c10::impl::tls_local_dispatch_key_set()),
-      autograd_(c10::AutogradState::get_tls_state()) {
+    : gradients_(gradients), stepper_(stepper), executor_(executor), clock_(clock), warnings_(warnings), watch_(*this) {
   if (is_wanted) mode_ = Mode::observe;
 }
 
 void ForwardOverlap::set_tensors() {
   watch_.disarm();
   const size_t tensors = gradients_.table().tensors.size();
-  states_.assign(tensors, State::settled);
-  buckets_.assign(tensors, {});
-  updated_in_.assign(tensors, -1);
+  parameters_.assign(tensors, {});
   under_way_ = 0;
   is_between_ = false;
   if (mode_ == Mode::off) return;
   mode_ = Mode::observe;
   observation_.set_tensors(tensors);
-  memory_.clear();
   std::vector<OperatorWatch::Watched> watched;
   std::unordered_map<const void*, int32_t> positions;
   for (size_t p = 0; p < tensors; ++p) {
     const torch::Tensor& parameter = gradients_.parameter(static_cast<int32_t>(p));
-    memory_.push_back(memory_at(p));
-    watched.push_back({memory_.back().parameter, number_of_parameter(p)});
-    watched.push_back({memory_.back().gradient, number_of_gradient(p)});
+    const Memory memory = memory_at(p);
+    parameters_[p].memory = memory;
+    watched.push_back({memory.parameter, number_of_parameter(p)});
+    watched.push_back({memory.gradient, number_of_gradient(p)});
     positions[parameter.unsafeGetTensorImpl()] = static_cast<int32_t>(p);
   }
   watch_.watch(std::move(watched));
@@ -98,8 +89,9 @@ void ForwardOverlap::keep(core::Status status) {
 core::Status ForwardOverlap::on_gradient(int32_t position) {
   if (!status_ || (mode_ == Mode::off && !is_under_way())) return status_;
   const auto p = static_cast<size_t>(position);
-  const bool is_in_time = updated_in_[p] < 0 || updated_in_[p] != torch::autograd::get_current_graph_task_id();
-  if (is_in_time && (states_[p] != State::pending || is_of_kept_graph(p))) return status_;
+  const bool is_in_time =
+      parameters_[p].updated_in < 0 || parameters_[p].updated_in != torch::autograd::get_current_graph_task_id();
+  if (is_in_time && (parameters_[p].state != State::pending || is_of_kept_graph(p))) return status_;
   keep(core::Error{
       core::Error::Code::invalid,
       "the forward pass read parameter " + gradients_.table().tensors[p].name +
@@ -117,7 +109,7 @@ bool ForwardOverlap::is_of_kept_graph(size_t position) const {
   const auto* const nodes = is_in_backward() ? torch::autograd::get_current_graph_task_nodes_in_graph() : nullptr;
   if (!accumulator || nodes == nullptr) return false;
   return std::ranges::all_of(*nodes, [&](const torch::autograd::Node* node) {
-    const bool is_after = node->thread_id() != stepped_by_ || node->sequence_nr() >= graphs_before_;
+    const bool is_after = node->thread_id() != at_step_.thread || node->sequence_nr() >= at_step_.graphs_before;
     return !is_after || std::ranges::none_of(node->next_edges(), [&](const torch::autograd::Edge& edge) {
       return edge.function == accumulator;
     });
@@ -131,11 +123,10 @@ core::Status ForwardOverlap::end_backward(bool may_stay) {
   if (mode_ == Mode::observe && observation_.end_pass()) {
     mode_ = Mode::overlap;
     times_ = observation_.times();
-    may_be_late_.assign(states_.size(), 0);
-    for (size_t p = 0; p < states_.size(); ++p) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
       double& read_us = times_->read_us[p];
       if (gradients_.was_sparse(static_cast<int32_t>(p))) read_us = -1;
-      may_be_late_[p] = read_us >= 0 ? 1 : 0;
+      parameters_[p].may_be_late = read_us >= 0;
     }
   }
   if (has_late_buckets()) {
@@ -165,10 +156,10 @@ bool ForwardOverlap::has_late_buckets() const {
 void ForwardOverlap::find_late() {
   const auto may_be_late = [this](const core::Slice& slice) {
     const auto p = static_cast<size_t>(slice.tensor);
-    return may_be_late_[p] != 0 && !gradients_.was_sparse(slice.tensor) && gradients_.has_slot(slice.tensor) &&
-           memory_[p] == memory_at(p);
+    return parameters_[p].may_be_late && !gradients_.was_sparse(slice.tensor) && gradients_.has_slot(slice.tensor) &&
+           parameters_[p].memory == memory_at(p);
   };
-  for (std::vector<int32_t>& buckets : buckets_) buckets.clear();
+  for (Parameter& parameter : parameters_) parameter.buckets.clear();
   const std::vector<core::Bucket>& all = executor_.strategy().buckets;
   for (size_t b = 0; b < all.size(); ++b) {
     if (all[b].due != core::Due::forward || !executor_.may_be_left(static_cast<int32_t>(b))) continue;
@@ -176,9 +167,9 @@ void ForwardOverlap::find_late() {
     stays_[b] = 1;
     for (const core::Slice& slice : all[b].slices) {
       const auto p = static_cast<size_t>(slice.tensor);
-      buckets_[p].push_back(static_cast<int32_t>(b));
-      if (states_[p] == State::settled) ++under_way_;
-      states_[p] = State::averaging;
+      parameters_[p].buckets.push_back(static_cast<int32_t>(b));
+      if (parameters_[p].state == State::settled) ++under_way_;
+      parameters_[p].state = State::averaging;
     }
   }
 }
@@ -193,14 +184,14 @@ core::Status ForwardOverlap::await_rest() {
 }
 
 core::Status ForwardOverlap::await_buckets(size_t position) {
-  for (const int32_t bucket : buckets_[position]) {
+  for (const int32_t bucket : parameters_[position].buckets) {
     if (core::Status there = executor_.await(bucket); !there) return there;
   }
   return {};
 }
 
 void ForwardOverlap::settle(size_t position) {
-  states_[position] = State::settled;
+  parameters_[position].state = State::settled;
   if (--under_way_ == 0 && mode_ == Mode::off) watch_.disarm();
 }
 
@@ -228,7 +219,7 @@ void ForwardOverlap::update_early() {
   for (size_t i = 0; i < stepped_.size(); ++i) {
     const int32_t position = stepped_positions_[i];
     // The user may have replaced or removed the gradient.
-    const bool is_late = position >= 0 && states_[static_cast<size_t>(position)] == State::averaging;
+    const bool is_late = position >= 0 && parameters_[static_cast<size_t>(position)].state == State::averaging;
     if (is_late && !gradients_.has_slot(position)) {
       keep(await_buckets(static_cast<size_t>(position)));
       if (!status_) return;
@@ -236,16 +227,14 @@ void ForwardOverlap::update_early() {
     }
     if (!is_late || !gradients_.has_slot(position)) early_.push_back(stepped_[i]);
   }
-  graphs_before_ = at::sequence_number::peek();
-  stepped_by_ = at::RecordFunction::currentThreadId();
-  options_ = stepper_.options();
-  dispatch_keys_ = c10::impl::tls_local_dispatch_key_set();
-  autograd_ = c10::AutogradState::get_tls_state();
+  at_step_ = {.graphs_before = at::sequence_number::peek(),
+              .thread = at::RecordFunction::currentThreadId(),
+              .options = stepper_.options()};
   if (!early_.empty()) stepper_.step_part(early_, nullptr);
-  for (size_t p = 0; p < states_.size(); ++p) {
-    if (states_[p] != State::averaging) continue;
-    states_[p] = State::pending;
-    updated_in_[p] = -1;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].state != State::averaging) continue;
+    parameters_[p].state = State::pending;
+    parameters_[p].updated_in = -1;
   }
 }
 
@@ -257,24 +246,24 @@ core::Status ForwardOverlap::update_late(size_t position, bool is_read) {
   torch::Tensor before = std::exchange(parameter.mutable_grad(), gradients_.slot(p));
   core::Status status;
   try {
-    const AsInStep as_in_step(dispatch_keys_, autograd_);
-    stepper_.step_part({&parameter, 1}, options_.get());
+    const AsInStep as_in_step(at_step_.dispatch_keys, at_step_.autograd);
+    stepper_.step_part({&parameter, 1}, at_step_.options.get());
   } catch (const std::exception& caught) {
     status = error_of(caught);
   }
   parameter.mutable_grad() = std::move(before);
   ++late_updates_;
   const bool is_in_time = !is_read && is_of_kept_graph(position);
-  updated_in_[position] = is_in_time ? -1 : torch::autograd::get_current_graph_task_id();
+  parameters_[position].updated_in = is_in_time ? -1 : torch::autograd::get_current_graph_task_id();
   return status;
 }
 
 core::Status ForwardOverlap::finish() {
   is_between_ = false;
-  for (size_t p = 0; p < states_.size() && is_under_way(); ++p) {
+  for (size_t p = 0; p < parameters_.size() && is_under_way(); ++p) {
     if (!status_) return status_;
-    if (states_[p] == State::settled) continue;
-    keep(states_[p] == State::pending ? update_late(p, /*is_read=*/false) : await_buckets(p));
+    if (parameters_[p].state == State::settled) continue;
+    keep(parameters_[p].state == State::pending ? update_late(p, /*is_read=*/false) : await_buckets(p));
     settle(p);
   }
   return status_;
@@ -283,10 +272,10 @@ core::Status ForwardOverlap::finish() {
 void ForwardOverlap::turn_off(const std::string& why) {
   if (mode_ == Mode::off) return;
   warnings_.once(Warnings::Kind::no_overlap, "forward_overlap is off for this job: " + why);
-  if (mode_ == Mode::overlap) times_ = tuner::ForwardTimes{.read_us = std::vector<double>(states_.size(), -1.0)};
+  if (mode_ == Mode::overlap) times_ = tuner::ForwardTimes{.read_us = std::vector<double>(parameters_.size(), -1.0)};
   mode_ = Mode::off;
-  for (size_t p = 0; p < states_.size(); ++p) {
-    if (states_[p] != State::averaging) continue;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p].state != State::averaging) continue;
     keep(await_buckets(p));
     settle(p);
   }
@@ -304,7 +293,7 @@ void ForwardOverlap::before_operator() noexcept {
 void ForwardOverlap::before_use(int32_t number) noexcept {
   const auto position = static_cast<size_t>(number / 2);
   const bool is_gradient = number == number_of_gradient(position);
-  if (states_[position] == State::pending) {
+  if (parameters_[position].state == State::pending) {
     try {
       keep(update_late(position, !is_gradient));
     } catch (const std::exception& caught) {

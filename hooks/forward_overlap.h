@@ -82,7 +82,7 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   };
 
   struct Memory {
-    const void *parameter, *gradient;
+    const void *parameter = nullptr, *gradient = nullptr;
     bool operator==(const Memory&) const = default;
   };
 
@@ -110,14 +110,17 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   Mode mode_ = Mode::off;
   core::Status status_;  // of work done before an operator, where nothing can be thrown
 
-  // These are indexed by position.
-  std::vector<State> states_;
-  std::vector<uint8_t> may_be_late_;
-  std::vector<Memory> memory_;                 // as watched
-  std::vector<std::vector<int32_t>> buckets_;  // the late buckets that hold a part of it
-  std::vector<int64_t> updated_in_;            // the autograd pass in which it was updated too late; -1: none
-  std::vector<uint8_t> stays_;                 // by bucket, in the current step: it may stay in flight
-  int32_t under_way_ = 0;                      // number of late parameters that are not settled
+  // A gradient's parameter.
+  struct Parameter {
+    State state = State::settled;
+    bool may_be_late = false;
+    Memory memory = {};                 // as watched
+    std::vector<int32_t> buckets = {};  // the late buckets that hold a part of it
+    int64_t updated_in = -1;            // the autograd pass in which it was updated too late; -1: none
+  };
+  std::vector<Parameter> parameters_;  // by position
+  std::vector<uint8_t> stays_;         // by bucket, in the current step: it may stay in flight
+  int32_t under_way_ = 0;              // number of late parameters that are not settled
   int64_t late_updates_ = 0;
   bool is_between_ = false;  // true between the end of backward and the update
 
@@ -125,11 +128,15 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   std::vector<torch::Tensor> stepped_, early_;
   std::vector<int32_t> stepped_positions_;
 
-  // State at the last step().
-  uint64_t graphs_before_ = 0, stepped_by_ = 0;  // earlier nodes have lower sequence numbers; the thread of step()
-  std::unique_ptr<const Stepper::GroupOptions> options_;
-  c10::impl::LocalDispatchKeySet dispatch_keys_;
-  c10::AutogradState autograd_;
+  // The state at the last step(), in which late updates are made.
+  struct AtStep {
+    uint64_t graphs_before = 0;  // earlier nodes of autograd have lower sequence numbers
+    uint64_t thread = 0;
+    std::unique_ptr<const Stepper::GroupOptions> options = {};
+    c10::impl::LocalDispatchKeySet dispatch_keys = c10::impl::tls_local_dispatch_key_set();
+    c10::AutogradState autograd = c10::AutogradState::get_tls_state();
+  };
+  AtStep at_step_;
 
   ForwardObservation observation_;
   std::optional<tuner::ForwardTimes> times_;

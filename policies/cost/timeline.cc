@@ -211,12 +211,11 @@ double Timeline::simulate(std::vector<Span>* spans) {
     next_op_[b] = buckets_[b].first_op;
     may_issue_[b] = 0;
   }
-  first_held_ = next_issue_ = next_tensor_ = next_bucket_ = 0;
+  next_ = {};
   in_flight_ = 0;
   in_hook_ = has_progressed_ = false;
   stage_ = Stage::backward;
   due_ = buckets_.size();
-  next_gate_ = 0;
   double now_us = work_us_ = 0;
   next_on_device(now_us);
   for (;;) {
@@ -260,7 +259,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
     lane.is_busy = false;
     if (lane.op < 0) {
       if constexpr (kRecords) spans->push_back(span_of_thread(lane.begin_us, now_us));
-      in_hook_ = stage_ == Stage::backward;  // the gradient before next_tensor_ is ready
+      in_hook_ = stage_ == Stage::backward;  // the gradient before next_.tensor is ready
     } else {
       const Op& op = ops_[static_cast<size_t>(lane.op)];
       if constexpr (kRecords) note(server, lane, now_us);
@@ -284,11 +283,11 @@ double Timeline::simulate(std::vector<Span>* spans) {
 Span Timeline::span_of_thread(double begin_us, double end_us) const {
   Span span{.begin_us = begin_us, .end_us = end_us};
   if (stage_ == Stage::backward) {
-    span.step = static_cast<int32_t>(next_tensor_) - 1;
+    span.step = static_cast<int32_t>(next_.tensor) - 1;
     return span;
   }
   span.phase = stage_ == Stage::forward ? Phase::forward : Phase::update;
-  if (stage_ != Stage::updating && next_gate_ < gates_.size()) span.step = gates_[next_gate_].tensor;
+  if (stage_ != Stage::updating && next_.gate < gates_.size()) span.step = gates_[next_.gate].tensor;
   return span;
 }
 
@@ -367,7 +366,7 @@ void Timeline::enqueue(Server server, int32_t op, double now_us) {
   Lane& lane = lanes_[static_cast<size_t>(server)];
   // The device takes up waiting work at its next free moment; it is idle only after backward.
   const bool idle = !lane.is_busy && lane.first == lane.last &&
-                    (server != Server::device || (next_tensor_ == gaps_us_.size() && !in_hook_));
+                    (server != Server::device || (next_.tensor == gaps_us_.size() && !in_hook_));
   if (idle) {
     start(server, op, now_us);
   } else {
@@ -389,16 +388,16 @@ void Timeline::issue(double now_us) {
     const Op& of = ops_[static_cast<size_t>(op)];
     return next_op_[static_cast<size_t>(of.bucket)] > op + of.held;
   };
-  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
-    const int32_t op = order_[next_issue_];
+  while (next_.issue < order_.size() && in_flight_ < in_flight_limit_) {
+    const int32_t op = order_[next_.issue];
     const auto b = static_cast<size_t>(ops_[static_cast<size_t>(op)].bucket);
     if (may_issue_[b] == 0) return;
-    if (next_issue_ - first_held_ >= most_held_) {
-      while (first_held_ < next_issue_ && is_free(order_[first_held_])) ++first_held_;
-      if (next_issue_ - first_held_ >= most_held_) return;
+    if (next_.issue - next_.held >= most_held_) {
+      while (next_.held < next_.issue && is_free(order_[next_.held])) ++next_.held;
+      if (next_.issue - next_.held >= most_held_) return;
     }
     may_issue_[b] = 0;
-    ++next_issue_;
+    ++next_.issue;
     ++in_flight_;
     enqueue(op, now_us);
   }
@@ -409,9 +408,9 @@ void Timeline::issue(double now_us) {
 void Timeline::next_on_device(double now_us) {
   Lane& device = lanes_[static_cast<size_t>(Server::device)];
   if (device.is_busy) return;
-  const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
-  while (next_bucket_ < by_tensor_.size()) {
-    const int32_t b = by_tensor_[next_bucket_];
+  const auto tensor = static_cast<int32_t>(next_.tensor) - 1;
+  while (next_.bucket < by_tensor_.size()) {
+    const int32_t b = by_tensor_[next_.bucket];
     const Bucket& bucket = buckets_[static_cast<size_t>(b)];
     if (bucket.last_tensor > tensor) break;
     const int32_t next = next_op_[static_cast<size_t>(b)];
@@ -419,7 +418,7 @@ void Timeline::next_on_device(double now_us) {
       in_hook_ = true;
       return start(Server::device, next, now_us);
     }
-    ++next_bucket_;
+    ++next_.bucket;
     if (bucket.leading == 0) go_on(b, now_us);
   }
   in_hook_ = false;
@@ -429,14 +428,14 @@ void Timeline::next_on_device(double now_us) {
     return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
   }
   if (is_over()) return go_forward(now_us);
-  start(device, -1, now_us, gaps_us_[next_tensor_++], needs_cores(Server::device));
+  start(device, -1, now_us, gaps_us_[next_.tensor++], needs_cores(Server::device));
 }
 
 // The user's thread after backward, if it has nothing else to do: it goes on to the next work that takes time or
 // that it has to wait for. While it waits, it does the work that waits for it.
 void Timeline::go_forward(double now_us) {
   Lane& device = lanes_[static_cast<size_t>(Server::device)];
-  if (device.is_busy || in_hook_ || !is_over() || next_bucket_ < by_tensor_.size()) return;
+  if (device.is_busy || in_hook_ || !is_over() || next_.bucket < by_tensor_.size()) return;
   const auto work_meanwhile = [&] {
     if (device.first < device.last) start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
   };
@@ -449,16 +448,16 @@ void Timeline::go_forward(double now_us) {
         stage_ = Stage::updating;
         us = updates_us_;
         break;
-      case Stage::late_update: ++next_gate_; [[fallthrough]];
+      case Stage::late_update: ++next_.gate; [[fallthrough]];
       case Stage::updating:
         stage_ = Stage::forward;
-        us = next_gate_ < gates_.size() ? gates_[next_gate_].gap_us : rest_us_;
+        us = next_.gate < gates_.size() ? gates_[next_.gate].gap_us : rest_us_;
         break;
-      case Stage::forward: stage_ = next_gate_ < gates_.size() ? Stage::at_gate : Stage::over; continue;
+      case Stage::forward: stage_ = next_.gate < gates_.size() ? Stage::at_gate : Stage::over; continue;
       case Stage::at_gate:
-        if (is_open(gates_[next_gate_])) return work_meanwhile();
+        if (is_open(gates_[next_.gate])) return work_meanwhile();
         stage_ = Stage::late_update;
-        us = gates_[next_gate_].update_us;
+        us = gates_[next_.gate].update_us;
         break;
       case Stage::over: return;
     }

@@ -145,7 +145,7 @@ class Timeline {
   bool is_open(const Gate& gate) const;
   Span span_of_thread(double begin_us, double end_us) const;
   void find_gates(const core::GradientTable& table, const core::Strategy& strategy);
-  bool is_over() const { return next_tensor_ == gaps_us_.size(); }  // backward
+  bool is_over() const { return next_.tensor == gaps_us_.size(); }  // backward
 
   std::vector<Op> ops_;
   std::vector<Bucket> buckets_;
@@ -167,7 +167,11 @@ class Timeline {
   std::vector<Waiting> waiting_;    // at most as many as are in flight
   std::vector<int32_t> next_op_;    // of each bucket
   std::vector<uint8_t> may_issue_;  // for each bucket, 1: its next operation is a collective that waits for its turn
-  size_t first_held_ = 0, next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;
+  struct Next {
+    size_t tensor = 0, bucket = 0, gate = 0, issue = 0;
+    size_t held = 0;  // the first collective whose payloads may not be decoded yet
+  };
+  Next next_;  // what is next, as indices
   int in_flight_ = 0;
   bool in_hook_ = false;  // a bucket's leading operations are not done
   // The current stage of the user's thread, or the last one.
@@ -175,7 +179,6 @@ class Timeline {
   Stage stage_ = Stage::backward;
   // Buckets to wait for before backward returns: they must be done or, if they are late, be known to be finite.
   size_t due_ = 0;
-  size_t next_gate_ = 0;
   bool has_progressed_ = false;  // in this event a bucket made progress that other work may wait for
 };
 

@@ -129,9 +129,9 @@ bool is_preparing(const std::string& folder) {
 TEST_F(GoingOn, WhileItIsTunedWithLoss) {
   Options options{.fidelity = "lossy",
                   .compressors = {{"packed", "bf16", "bf16packed", "topk"}},  // with residuals
-                  .lossy_after = 10,
                   .policy = "mergecomp",
-                  .tuning_share = 1.0};
+                  .tuning_share = 1.0,
+                  .lossy_after = 10};
   expect_the_same(2, options, kOften, 240, {"observe", "partition", "race", "confirm", "watch"});
   EXPECT_TRUE(
       std::ranges::any_of(kOften, [this](int64_t step) { return is_preparing(path("whole" + std::to_string(step))); }));

@@ -46,8 +46,8 @@ void train_until_killed(const Rank& rank) {
                           quiet({.fidelity = "lossy",
                                  .compressors = {{"packed", "bf16", "bf16packed", "topk"}},
                                  .tuning_budget = 100000,
-                                 .tuning_share = 1.0,
-                                 .timeout = kTimeoutS}));
+                                 .timeout = kTimeoutS,
+                                 .tuning_share = 1.0}));
     int64_t epoch = 1;
     for (int64_t step = 0; step < 100000; ++step) {
       optimizer.zero_grad();

@@ -41,7 +41,7 @@ TEST(PlannedJob, AutoDecidesAndItsJournalSaysWhatItKnew) {
   const std::string file = folder.path("journal.jsonl");
   const auto body = [&](const Rank& rank) {
     const Optimizer::Result result =
-        train(rank, {.fidelity = "lossy", .policy = "auto", .tuning_share = 1.0, .host_threads = 1, .journal = file});
+        train(rank, {.fidelity = "lossy", .journal = file, .policy = "auto", .tuning_share = 1.0, .host_threads = 1});
     if (rank.rank != 0) return;
     EXPECT_TRUE(result.decided);
     const auto journal = tuner::read_journal(file);
@@ -90,7 +90,7 @@ TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
     {
       Session session(
           trained_by(sgd, model), group,
-          {.fidelity = "half", .policy = "mergecomp", .tuning_budget = 400, .tuning_share = 1, .timeout = 60},
+          {.fidelity = "half", .tuning_budget = 400, .timeout = 60, .policy = "mergecomp", .tuning_share = 1},
           std::make_unique<core::SteadyClock>(), front);
       for (int step = 0; step < 150; ++step) {
         session.zero_grad();

@@ -102,7 +102,7 @@ class ChoiceRank {
 
   // Runs until `auto` has decided, or for the given number of steps.
   void tune() {
-    wrap({.policy = "auto", .journal = file("journal.jsonl")});
+    wrap({.journal = file("journal.jsonl"), .policy = "auto"});
     int64_t decided = 0;
     for (int64_t done = 0; done < flags_.tuning && decided == 0; done += kTuningSteps) {
       for (int64_t s = 0; s < kTuningSteps; ++s) step();

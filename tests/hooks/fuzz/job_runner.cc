@@ -64,13 +64,13 @@ void JobRunner::begin() {
 
 Options JobRunner::options() const {
   Options options{.fidelity = std::string(core::to_string(options_.fidelity)),
-                  .lossy_after = options_.lossy_after,
-                  .policy = options_.policy,
                   .tuning_budget = options_.tuning_budget,
+                  .quiet = std::getenv("FUZZ_LOUD") == nullptr,
+                  .policy = options_.policy,
                   .tuning_share = 1.0,
+                  .lossy_after = options_.lossy_after,
                   .host_threads = 1,
                   .seed = static_cast<int64_t>(plan_.seed),
-                  .quiet = std::getenv("FUZZ_LOUD") == nullptr,
                   .forward_overlap = options_.late};
   if (!options_.compressors.empty()) options.compressors = options_.compressors;
   if (!strategy_.empty()) options.strategy = strategy_;
