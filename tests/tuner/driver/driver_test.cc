@@ -7,8 +7,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <memory>
 #include <string>
@@ -84,6 +86,20 @@ class Runner final : public exec::StrategyRunner {
   int32_t slot_ = 0;
 };
 
+// A compiled strategy, with times of its operations in a step.
+struct TimedProgram {
+  explicit TimedProgram(const core::Strategy& strategy) {
+    exec::Workspace workspace(core::seat(0, 2, 2), /*seed=*/0);
+    workspace.set_gradients(table(), arenas.arenas());
+    program = std::move(workspace.compile(0, strategy)).value();
+    times.assign(static_cast<size_t>(program->ops), {.begin_ns = 2'000, .end_ns = 5'000});
+    unknown.resize(times.size());
+  }
+  exec::GradientArenas arenas{table()};
+  std::unique_ptr<exec::Program> program;
+  std::vector<exec::OpTime> times, unknown;  // of a device that does not know them
+};
+
 // Rank 0 of a job, from its first step.
 class LedRank {
  public:
@@ -128,6 +144,26 @@ class LedRank {
   Driver driver;
   Runner runner;
   StepProtocol protocol;
+};
+
+// Files of this process may not grow beyond a size while it lives.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t bytes) : signal_before_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_before_);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+ private:
+  void (*signal_before_)(int);
+  rlimit before_{};
 };
 
 class Drivers : public testing::Test {
@@ -185,10 +221,12 @@ TEST_F(Drivers, WriteAJournalThatExplainsTheRunAndDecidesTheSame) {
   LedRank rank(options("journal.jsonl"));
   ASSERT_TRUE(rank.driver.claim_journal().ok());
   rank.start();
+  rank.driver.saw_ready({{0, 0.0}, {1, 10.0}, {2, 20.0}});
   rank.decide();
   rank.driver.finish();
   const JournalFile file = journal("journal.jsonl");
   EXPECT_EQ(file.network, "none");
+  EXPECT_EQ(file.job.table.tensors[2].ready_us, 20) << "as the tuner learned it";
   EXPECT_EQ(file.job.ranks.size, 2);
   EXPECT_EQ(static_cast<int64_t>(file.reports.size()), rank.protocol.step());
   EXPECT_EQ(file.stages.front(), Stage::observe);
@@ -225,6 +263,9 @@ TEST_F(Drivers, GoOnWhereAnotherOneWasSaved) {
   for (const int saved_after : {10, 60, 150, 600}) {
     LedRank rank(options()), other(options());
     rank.start();
+    const TimedProgram timed(rank.protocol.in_force().strategy);
+    rank.driver.saw_ready({{0, 0.0}, {1, 10.0}});
+    for (int64_t step = 0; step < 3; ++step) rank.driver.ran(step, 0, *timed.program, timed.times);
     rank.steps(saved_after - 1);
     const Action last = rank.step();
     const SavedTuner saved = rank.driver.saved();
@@ -239,6 +280,8 @@ TEST_F(Drivers, GoOnWhereAnotherOneWasSaved) {
     EXPECT_EQ(other.driver.standing(), rank.driver.standing());
     EXPECT_EQ(other.driver.chosen().strategy, rank.driver.chosen().strategy);
     EXPECT_EQ(other.driver.history(), rank.driver.history());
+    EXPECT_EQ(to_json(other.driver.saved()), to_json(saved));
+    EXPECT_EQ(saved.ready_count, (std::vector<int64_t>{1, 1, 0}));
     EXPECT_EQ(saved.committed.has_value(), rank.driver.outcome().committed);
   }
 }
@@ -332,16 +375,10 @@ TEST_F(Drivers, TakeTheTimesOfThreeStepsOfEachStrategyAfterItsFirst) {
   LedRank rank(options("journal.jsonl"));
   ASSERT_TRUE(rank.driver.claim_journal().ok());
   rank.start();
-  exec::GradientArenas arenas(table());
-  exec::Workspace workspace(core::seat(0, 2, 2), /*seed=*/0);
-  workspace.set_gradients(table(), arenas.arenas());
-  const auto program = workspace.compile(0, rank.protocol.in_force().strategy);
-  ASSERT_TRUE(program.ok()) << program.error().message;
-  std::vector<exec::OpTime> times(static_cast<size_t>(program.value()->ops), {.begin_ns = 0, .end_ns = 0});
-  rank.driver.ran(0, 0, *program.value(), times);  // a device that does not know them
-  for (exec::OpTime& time : times) time = {.begin_ns = 2'000, .end_ns = 5'000};
+  const TimedProgram timed(rank.protocol.in_force().strategy);
+  rank.driver.ran(0, 0, *timed.program, timed.unknown);
   for (int64_t step = 1; step <= 6; ++step) {
-    rank.driver.ran(step, 0, *program.value(), times);
+    rank.driver.ran(step, 0, *timed.program, timed.times);
     rank.step();
   }
   rank.driver.finish();
@@ -405,13 +442,16 @@ TEST_F(Drivers, RefuseAJournalThatCanNotBeWritten) {
 }
 
 TEST_F(Drivers, TuneOnWithOneWarningWhenTheDiskIsFull) {
-  DriverOptions full = options();
-  full.journal = "/dev/full";
-  LedRank rank(full);
+  LedRank rank(options("journal.jsonl"));
   ASSERT_TRUE(rank.driver.claim_journal().ok());
-  rank.start();
-  rank.decide();
-  rank.driver.finish();
+  {
+    const SmallDisk disk(8'000);
+    rank.start();
+    rank.steps(5);
+    EXPECT_THAT(rank.audience.warnings, IsEmpty());
+    rank.decide();
+    rank.driver.finish();
+  }
   EXPECT_TRUE(rank.driver.outcome().committed);
   EXPECT_THAT(rank.audience.warnings, ElementsAre(HasSubstr("the journal ends here")));
 }
@@ -425,6 +465,7 @@ TEST_F(Drivers, BeginAnewWithAnotherStart) {
   rank.start();
   EXPECT_EQ(rank.driver.stage(), "observe");
   EXPECT_EQ(rank.driver.job().table, table());
+  EXPECT_EQ(rank.driver.saved().ready_count, (std::vector<int64_t>{0, 0, 0}));
   EXPECT_FALSE(rank.driver.outcome().committed);
   EXPECT_FALSE(rank.driver.take_news()) << "they were about the tuner before";
   rank.steps(5);
