@@ -51,7 +51,7 @@ double far_error(double usual);
 
 class ErrorBudget {
  public:
-  static constexpr int kSteps = 32, kFirst = 8, kJump = 8, kLevelSteps = 25, kLevels = 4;
+  static constexpr int kSteps = 32, kFirst = 3, kJump = 8, kLevelSteps = 25, kLevels = 4;
   static constexpr int kGrowthSteps = kLevelSteps * kLevels;
   static constexpr double kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2, kBroken = 1e-3;
   static constexpr double kAboveOne = 1.1;  // 1, and room for the error of a sample
