@@ -6,6 +6,7 @@ of each."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -240,7 +241,7 @@ class Exits(unittest.TestCase):
             self.assertIn("suspected: rank 1", ends[0].output)
 
     def test_killed_with_the_store(self) -> None:
-        """The error says it, and c10d writes no stacks."""
+        """The error says it, without stacks. c10d warns with one of its own if the store ends within a request."""
 
         def send(running: ranks.Running) -> None:
             running.await_text("trained")
@@ -250,7 +251,8 @@ class Exits(unittest.TestCase):
         for ends in self.each_time(killed, meanwhile=send):
             self.assertEqual(ends[1].code, 1, ends[1].output)
             self.assertIn("suspected: rank 0 or whoever holds the store", ends[1].output)
-            self.assertNotIn("frame #", ends[1].output)
+            warning = r"\[rank1\]:\[W[^\n]* TCPStore\.cpp:[^\n]*\n(Exception raised[^\n]*\n)?(frame #[^\n]*\n)*"
+            self.assertNotIn("frame #", re.sub(warning, "", ends[1].output))
 
 
 if __name__ == "__main__":
