@@ -16,6 +16,9 @@
 namespace gradtune::exec {
 namespace {
 
+using core::PerSpace;
+using core::Space;
+
 // The operation of that step; -1 if this rank takes no part in it.
 int32_t op_of_step(const BucketProgram& bucket, int32_t step) {
   const auto found = std::find_if(bucket.ops.begin(), bucket.ops.end(),
@@ -75,22 +78,6 @@ struct Draft {
   SharedMemory shared = {};
 };
 
-core::Result<BucketLayout> compile_bucket(Draft& draft, int number, const core::GradientTable& table,
-                                          const core::Seat& seat, const Platform& platform) {
-  draft.program.ops.clear();
-  draft.program.staged = 0;
-  BucketCompiler compiler({.bucket = draft.bucket,
-                           .number = number,
-                           .table = table,
-                           .codecs = draft.codecs,
-                           .seat = seat,
-                           .platform = platform},
-                          draft.program, draft.begins, draft.shared);
-  if (core::Status status = compiler.compile(); !status) return status.error();
-  draft.program.sampled_op = sampled_op(draft.program);
-  return compiler.layout();
-}
-
 // Places in the pool for the data that collectives hold: the places of any `most` collectives in a row do not
 // overlap.
 class HeldMemory {
@@ -127,6 +114,248 @@ int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
   return aligned(scratch(op.level, {.kind = op.collective, .type = op.wire, .count = op.count, .among = op.among}));
 }
 
+// Compiles a strategy in two passes over its buckets. The first one finds sizes. Then memory that buckets share is
+// placed, and the second pass uses its offsets.
+class StrategyCompiler {
+ public:
+  StrategyCompiler(const core::Strategy& strategy, const core::GradientTable& table, const core::Seat& seat,
+                   const Platform& platform)
+      : strategy_(strategy),
+        table_(table),
+        seat_(seat),
+        platform_(platform),
+        arenas_(core::lay_arenas(table)),
+        arena_end_(arenas_.arenas.size()) {}
+
+  core::Result<std::unique_ptr<Program>> compile();
+
+ private:
+  core::Status draft(size_t b);
+  core::Status lay_in_arena(size_t b, Draft& draft);
+  core::Status add_codecs(Draft& draft);
+  core::Result<Codec> add_codec(const core::CompressorSpec& spec, bool is_away);
+  void find_sizes(Draft& draft, const BucketLayout& laid_out);
+  void place_scratch();
+  void place_held();
+  core::Status finish(size_t b);
+  void add_reports();
+  core::Result<BucketLayout> compile_bucket(Draft& draft, size_t b) const;
+
+  const core::Strategy& strategy_;
+  const core::GradientTable& table_;
+  const core::Seat& seat_;
+  const Platform& platform_;
+  const core::ArenaLayout arenas_;
+  std::vector<int64_t> arena_end_;
+  std::vector<Draft> drafts_;
+  std::array<PerSpace<int64_t>, 2> scratch_bytes_{}, scratch_begin_{};  // of codecs, by place
+  std::unique_ptr<Program> program_ = std::make_unique<Program>();
+};
+
+core::Result<std::unique_ptr<Program>> StrategyCompiler::compile() {
+  program_->strategy = strategy_;
+  program_->pieces_of_tensor.resize(table_.tensors.size());
+  for (size_t b = 0; b < strategy_.buckets.size(); ++b) {
+    if (core::Status status = draft(b); !status) return status.error();
+  }
+  place_scratch();
+  place_held();
+  for (size_t b = 0; b < drafts_.size(); ++b) {
+    if (core::Status status = finish(b); !status) return status.error();
+  }
+  for (const Issue& issue : program_->order) {
+    Op& release = program_->buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.release)];
+    release.frees = release.space != Space::host;
+  }
+  add_reports();
+  for (const int64_t bytes : program_->states_bytes.values) program_->state_bytes += bytes;
+  return std::move(program_);
+}
+
+// The first pass.
+core::Status StrategyCompiler::draft(size_t b) {
+  Draft& draft = drafts_.emplace_back(Draft{.bucket = strategy_.buckets[b]});
+  if (core::Status status = lay_in_arena(b, draft); !status) return status;
+  if (core::Status status = add_codecs(draft); !status) return status;
+  draft.begins = {.pool = program_->pool_bytes, .state = program_->states_bytes};
+  draft.shared.brought.resize(draft.bucket.option.steps.size());
+  const auto laid_out = compile_bucket(draft, b);
+  if (!laid_out) return laid_out.error();
+  find_sizes(draft, laid_out.value());
+  return {};
+}
+
+core::Status StrategyCompiler::lay_in_arena(size_t b, Draft& draft) {
+  const core::Bucket& bucket = draft.bucket;
+  for (const core::Slice& slice : bucket.slices) {
+    const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
+    if (bucket.due == core::Due::backward || tensor.content.of_one == 1) continue;
+    return core::Error{core::Error::Code::invalid, "the bucket of " + tensor.name +
+                                                       ", whose gradients are sparse, is due at the next forward pass"};
+  }
+  BucketProgram& compiled = draft.program;
+  compiled.arena = arenas_.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
+  compiled.dtype = arenas_.arenas[static_cast<size_t>(compiled.arena)].dtype;
+  compiled.space = arenas_.arenas[static_cast<size_t>(compiled.arena)].space;
+  if (compiled.space != Space::host && platform_.device == nullptr) {
+    return core::Error{core::Error::Code::invalid,
+                       "the gradients of bucket " + std::to_string(b) + " are in memory of " +
+                           std::string(core::to_string(compiled.space)) + ", and there is no such device here"};
+  }
+  compiled.numel = core::numel(bucket);
+  compiled.due = bucket.due;
+  int64_t& end = arena_end_[static_cast<size_t>(compiled.arena)];
+  compiled.arena_begin = end;
+  compiled.tensors = static_cast<int32_t>(bucket.slices.size());
+  for (const core::Slice& slice : bucket.slices) {
+    program_->pieces_of_tensor[static_cast<size_t>(slice.tensor)].push_back(
+        {.bucket = static_cast<int32_t>(b), .tensor_begin = slice.offset, .arena_begin = end, .length = slice.length});
+    end += slice.length;
+  }
+  return {};
+}
+
+core::Status StrategyCompiler::add_codecs(Draft& draft) {
+  const core::Option& option = draft.bucket.option;
+  BucketProgram& compiled = draft.program;
+  const bool computes_away = compiled.space != Space::host && platform_.device->kernels() != nullptr;
+  for (size_t c = 0; c < option.codecs.size(); ++c) {
+    const bool works_away =
+        computes_away && std::ranges::any_of(option.steps, [&](const core::Step& step) {
+          return !core::is_collective(step.kind) && step.codec == c && step.place == core::Place::device;
+        });
+    const auto codec = add_codec(option.codecs[c], works_away);
+    if (!codec) return codec.error();
+    draft.codecs.push_back(codec.value());
+  }
+  if (compiled.dtype == core::DType::f64) return {};
+  const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
+  if (!plain) return plain.error();
+  compiled.plain = plain.value();
+  return {};
+}
+
+core::Result<Codec> StrategyCompiler::add_codec(const core::CompressorSpec& spec, bool is_away) {
+  Codec codec;
+  auto host = compress::make_compressor(spec);
+  if (!host) return host.error();
+  codec[Space::host] = program_->codecs.emplace_back(std::move(host.value())).get();
+  if (!is_away) return codec;
+  auto away = platform_.device->kernels()->make_compressor(spec);
+  if (away) codec[Space::cuda] = program_->device_codecs.emplace_back(std::move(away.value())).get();
+  return codec;
+}
+
+void StrategyCompiler::find_sizes(Draft& draft, const BucketLayout& laid_out) {
+  const BucketProgram& compiled = draft.program;
+  program_->pool_bytes = laid_out.ends().pool;
+  if (compiled.lists) {
+    const int64_t begin = draft.begins.pool[Space::host];
+    program_->untouched.push_back({begin, program_->pool_bytes[Space::host] - begin});
+  }
+  program_->states_bytes = laid_out.ends().state;
+  draft.shared.brought = laid_out.shared_bytes().brought;
+  for (size_t place = 0; place < scratch_bytes_.size(); ++place) {
+    for (const Space space : core::kSpaces) {
+      int64_t& bytes = scratch_bytes_[place][space];
+      bytes = std::max(bytes, laid_out.shared_bytes().scratch[place][space]);
+    }
+  }
+  if (compiled.sampled_op < 0) return;
+  const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
+  int64_t& bytes = scratch_bytes_[static_cast<size_t>(sampled.place)][sampled.space];
+  bytes = std::max(bytes, sample_bytes(sampled));
+}
+
+void StrategyCompiler::place_scratch() {
+  for (size_t place = 0; place < scratch_bytes_.size(); ++place) {
+    scratch_begin_[place] = program_->pool_bytes;
+    for (const Space space : core::kSpaces) program_->pool_bytes[space] += scratch_bytes_[place][space];
+  }
+}
+
+// Places the data that collectives receive. Places follow the order of collectives, with which each bucket's program
+// agrees. The communicator's scratch memory lies behind the received data.
+void StrategyCompiler::place_held() {
+  const int most_held = core::most_held(strategy_);
+  PerSpace<HeldMemory> held{{HeldMemory(most_held, program_->pool_bytes[Space::host]),
+                             HeldMemory(most_held, program_->pool_bytes[Space::cuda])}};
+  int64_t touched_end = program_->pool_bytes[Space::host];
+  for (const core::Issue& issue : strategy_.order) {
+    Draft& draft = drafts_[static_cast<size_t>(issue.bucket)];
+    const int32_t number = op_of_step(draft.program, issue.step);
+    if (number < 0) continue;
+    std::vector<Op>& ops = draft.program.ops;
+    const Op& op = ops[static_cast<size_t>(number)];
+    PerSpace<int64_t>& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
+    const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
+    for (const Space space : core::kSpaces) {
+      const int64_t scratch = space == op.space ? scratch_of(op, platform_.scratch) : 0;
+      const int64_t bytes = brought[space] + scratch;
+      brought[space] = held[space].place(bytes);
+      if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
+    }
+    // A rank that takes no part in the later steps keeps nothing.
+    program_->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
+  }
+  for (const Space space : core::kSpaces) program_->pool_bytes[space] = held[space].end();
+  program_->untouched.push_back({touched_end, program_->pool_bytes[Space::host] - touched_end});
+}
+
+// The second pass.
+core::Status StrategyCompiler::finish(size_t b) {
+  Draft& draft = drafts_[b];
+  const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;
+  draft.shared.scratch = scratch_begin_;
+  const auto laid_out = compile_bucket(draft, b);
+  core::check(laid_out.ok(), "what compiles once compiles twice");
+  BucketProgram& compiled = program_->buckets.emplace_back(std::move(draft.program));
+  for (Op& op : compiled.ops) {
+    if (op.kind != Op::Kind::collective) continue;
+    const auto step = static_cast<size_t>(op.step);
+    op.comm_scratch_bytes = scratch_of(op, platform_.scratch);
+    op.comm_scratch = begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space];
+  }
+  compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
+    return codec[Space::host]->traits().carries_nonfinite;
+  });
+  if (compiled.sampled_op >= 0) {
+    const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
+    compiled.sample = scratch_begin_[static_cast<size_t>(sampled.place)][sampled.space];
+  }
+  program_->keeps_residual = program_->keeps_residual || compiled.keeps_residual;
+  compiled.first_op = program_->ops;
+  program_->ops += static_cast<int32_t>(compiled.ops.size());
+  if (core::Status status = find_judged(compiled, draft.bucket.option); !status) return status;
+  find_told(compiled);
+  return {};
+}
+
+void StrategyCompiler::add_reports() {
+  const bool is_any_away =
+      std::ranges::any_of(program_->buckets, [](const BucketProgram& bucket) { return bucket.space != Space::host; });
+  if (!is_any_away) return;
+  for (const Space space : core::kSpaces) {
+    program_->reports[space] = program_->pool_bytes[space];
+    program_->pool_bytes[space] += aligned(report_bytes(*program_));
+  }
+}
+
+core::Result<BucketLayout> StrategyCompiler::compile_bucket(Draft& draft, size_t b) const {
+  draft.program.ops.clear();
+  draft.program.staged = 0;
+  BucketCompiler compiler({.bucket = draft.bucket,
+                           .number = static_cast<int>(b),
+                           .table = table_,
+                           .codecs = draft.codecs,
+                           .seat = seat_,
+                           .platform = platform_},
+                          draft.program, draft.begins, draft.shared);
+  if (core::Status status = compiler.compile(); !status) return status.error();
+  draft.program.sampled_op = sampled_op(draft.program);
+  return compiler.layout();
+}
+
 }  // namespace
 
 const char* plain_codec(core::DType dtype) {
@@ -161,165 +390,7 @@ std::string_view name_of(Op::Kind kind) {
 
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
                                                const core::Seat& seat, const Platform& platform) {
-  using core::PerSpace;
-  using core::Space;
-  auto program = std::make_unique<Program>();
-  program->strategy = strategy;
-  program->pieces_of_tensor.resize(table.tensors.size());
-  const core::ArenaLayout layout = core::lay_arenas(table);
-  std::vector<int64_t> arena_end(layout.arenas.size());
-  const auto add_codec = [&](const core::CompressorSpec& spec, bool is_away) -> core::Result<Codec> {
-    Codec codec;
-    auto host = compress::make_compressor(spec);
-    if (!host) return host.error();
-    codec[Space::host] = program->codecs.emplace_back(std::move(host.value())).get();
-    if (!is_away) return codec;
-    auto away = platform.device->kernels()->make_compressor(spec);
-    if (away) codec[Space::cuda] = program->device_codecs.emplace_back(std::move(away.value())).get();
-    return codec;
-  };
-  std::vector<Draft> drafts;
-  std::array<PerSpace<int64_t>, 2> scratch_bytes{};
-  bool is_any_away = false;
-  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
-    const core::Bucket& bucket = strategy.buckets[b];
-    Draft& draft = drafts.emplace_back(Draft{.bucket = bucket});
-    for (const core::Slice& slice : bucket.slices) {
-      const core::TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
-      if (bucket.due == core::Due::backward || tensor.content.of_one == 1) continue;
-      return core::Error{
-          core::Error::Code::invalid,
-          "the bucket of " + tensor.name + ", whose gradients are sparse, is due at the next forward pass"};
-    }
-    BucketProgram& compiled = draft.program;
-    compiled.arena = layout.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
-    compiled.dtype = layout.arenas[static_cast<size_t>(compiled.arena)].dtype;
-    compiled.space = layout.arenas[static_cast<size_t>(compiled.arena)].space;
-    const bool is_away = compiled.space != Space::host;
-    is_any_away = is_any_away || is_away;
-    if (is_away && platform.device == nullptr) {
-      return core::Error{core::Error::Code::invalid,
-                         "the gradients of bucket " + std::to_string(b) + " are in memory of " +
-                             std::string(core::to_string(compiled.space)) + ", and there is no such device here"};
-    }
-    const bool computes_away = is_away && platform.device->kernels() != nullptr;
-    for (size_t c = 0; c < bucket.option.codecs.size(); ++c) {
-      const bool works_away =
-          computes_away && std::ranges::any_of(bucket.option.steps, [&](const core::Step& step) {
-            return !core::is_collective(step.kind) && step.codec == c && step.place == core::Place::device;
-          });
-      const auto codec = add_codec(bucket.option.codecs[c], works_away);
-      if (!codec) return codec.error();
-      draft.codecs.push_back(codec.value());
-    }
-    if (compiled.dtype != core::DType::f64) {
-      const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
-      if (!plain) return plain.error();
-      compiled.plain = plain.value();
-    }
-    compiled.numel = core::numel(bucket);
-    compiled.due = bucket.due;
-    int64_t& end = arena_end[static_cast<size_t>(compiled.arena)];
-    compiled.arena_begin = end;
-    compiled.tensors = static_cast<int32_t>(bucket.slices.size());
-    for (const core::Slice& slice : bucket.slices) {
-      program->pieces_of_tensor[static_cast<size_t>(slice.tensor)].push_back({.bucket = static_cast<int32_t>(b),
-                                                                              .tensor_begin = slice.offset,
-                                                                              .arena_begin = end,
-                                                                              .length = slice.length});
-      end += slice.length;
-    }
-    draft.begins = {.pool = program->pool_bytes, .state = program->states_bytes};
-    draft.shared.brought.resize(bucket.option.steps.size());
-    const auto laid_out = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
-    if (!laid_out) return laid_out.error();
-    program->pool_bytes = laid_out.value().ends().pool;
-    if (compiled.lists) {
-      const int64_t begin = draft.begins.pool[Space::host];
-      program->untouched.push_back({begin, program->pool_bytes[Space::host] - begin});
-    }
-    program->states_bytes = laid_out.value().ends().state;
-    draft.shared.brought = laid_out.value().shared_bytes().brought;
-    for (size_t place = 0; place < scratch_bytes.size(); ++place) {
-      for (const Space space : core::kSpaces) {
-        int64_t& bytes = scratch_bytes[place][space];
-        bytes = std::max(bytes, laid_out.value().shared_bytes().scratch[place][space]);
-      }
-    }
-    if (compiled.sampled_op >= 0) {
-      const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
-      int64_t& bytes = scratch_bytes[static_cast<size_t>(sampled.place)][sampled.space];
-      bytes = std::max(bytes, sample_bytes(sampled));
-    }
-  }
-  std::array<PerSpace<int64_t>, 2> scratch_begin{};
-  for (size_t place = 0; place < scratch_bytes.size(); ++place) {
-    scratch_begin[place] = program->pool_bytes;
-    for (const Space space : core::kSpaces) program->pool_bytes[space] += scratch_bytes[place][space];
-  }
-  // Places follow the order of collectives, with which each bucket's program agrees. The communicator's scratch
-  // memory lies behind the received data.
-  const int most_held = core::most_held(strategy);
-  PerSpace<HeldMemory> held{{HeldMemory(most_held, program->pool_bytes[Space::host]),
-                             HeldMemory(most_held, program->pool_bytes[Space::cuda])}};
-  int64_t touched_end = program->pool_bytes[Space::host];
-  for (const core::Issue& issue : strategy.order) {
-    Draft& draft = drafts[static_cast<size_t>(issue.bucket)];
-    const int32_t number = op_of_step(draft.program, issue.step);
-    if (number < 0) continue;
-    std::vector<Op>& ops = draft.program.ops;
-    const Op& op = ops[static_cast<size_t>(number)];
-    PerSpace<int64_t>& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
-    const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
-    for (const Space space : core::kSpaces) {
-      const int64_t scratch = space == op.space ? scratch_of(op, platform.scratch) : 0;
-      const int64_t bytes = brought[space] + scratch;
-      brought[space] = held[space].place(bytes);
-      if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
-    }
-    // A rank that takes no part in the later steps keeps nothing.
-    program->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
-  }
-  for (const Space space : core::kSpaces) program->pool_bytes[space] = held[space].end();
-  program->untouched.push_back({touched_end, program->pool_bytes[Space::host] - touched_end});
-  for (size_t b = 0; b < drafts.size(); ++b) {
-    Draft& draft = drafts[b];
-    const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;
-    draft.shared.scratch = scratch_begin;
-    const auto laid_out = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
-    core::check(laid_out.ok(), "what compiles once compiles twice");
-    BucketProgram& compiled = program->buckets.emplace_back(std::move(draft.program));
-    for (Op& op : compiled.ops) {
-      if (op.kind != Op::Kind::collective) continue;
-      const auto step = static_cast<size_t>(op.step);
-      op.comm_scratch_bytes = scratch_of(op, platform.scratch);
-      op.comm_scratch = begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space];
-    }
-    compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
-      return codec[Space::host]->traits().carries_nonfinite;
-    });
-    if (compiled.sampled_op >= 0) {
-      const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
-      compiled.sample = scratch_begin[static_cast<size_t>(sampled.place)][sampled.space];
-    }
-    program->keeps_residual = program->keeps_residual || compiled.keeps_residual;
-    compiled.first_op = program->ops;
-    program->ops += static_cast<int32_t>(compiled.ops.size());
-    if (core::Status status = find_judged(compiled, draft.bucket.option); !status) return status.error();
-    find_told(compiled);
-  }
-  for (const Issue& issue : program->order) {
-    Op& release = program->buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.release)];
-    release.frees = release.space != Space::host;
-  }
-  if (is_any_away) {
-    for (const Space space : core::kSpaces) {
-      program->reports[space] = program->pool_bytes[space];
-      program->pool_bytes[space] += aligned(report_bytes(*program));
-    }
-  }
-  for (const int64_t bytes : program->states_bytes.values) program->state_bytes += bytes;
-  return program;
+  return StrategyCompiler(strategy, table, seat, platform).compile();
 }
 
 }  // namespace gradtune::exec
