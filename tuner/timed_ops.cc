@@ -13,9 +13,16 @@ namespace {
 // The operation's step in the numbering of policies; nothing for operations that they do not plan.
 std::optional<int32_t> step_of(const exec::Op& op, const exec::BucketProgram& bucket) {
   if (op.step >= 0) return op.step;
-  if (op.kind == exec::Op::Kind::scale) return policies::kScaleStep;
-  if (op.kind != exec::Op::Kind::copy) return {};
-  return exec::space_of(op.output, bucket) == core::Space::host ? policies::kToHostStep : policies::kToDeviceStep;
+  if (op.is<exec::Scale>()) return policies::kScaleStep;
+  const auto* const copy = op.as<exec::Copy>();
+  if (copy == nullptr) return {};
+  return exec::space_of(copy->to, bucket) == core::Space::host ? policies::kToHostStep : policies::kToDeviceStep;
+}
+
+// The bytes that the operation moved; -1 if it moves none.
+int64_t bytes_of(const exec::Op& op, const exec::OpTime& time) {
+  if (const auto* const copy = op.as<exec::Copy>()) return copy->bytes;
+  return op.is<exec::Collective>() ? time.bytes : -1;
 }
 
 }  // namespace
@@ -35,9 +42,7 @@ std::vector<policies::TimedOp> timed_ops(const exec::Program& program, const std
                      .step = *step,
                      .begin_us = tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
                      .end_us = tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3),
-                     .bytes = op.kind == exec::Op::Kind::collective ? at.bytes
-                              : op.kind == exec::Op::Kind::copy     ? op.count
-                                                                    : -1});
+                     .bytes = bytes_of(op, at)});
     }
   }
   return ops;

@@ -15,6 +15,11 @@ void find(const TotalOf& job, const BucketMemory& memory, compress::Queue& queue
   queue.space() == core::Space::host ? find_total(job) : memory.device->kernels()->find_total(job, queue);
 }
 
+// True if this rank keeps the error, in the next residual itself and not in a copy of it.
+bool keeps_at_home(const Encode& encode) {
+  return encode.bank && encode.bank->region == Address::Region::next_residual;
+}
+
 }  // namespace
 
 void find_total(const TotalOf& job) {
@@ -40,31 +45,31 @@ void find_total(const TotalOf& job) {
 
 bool can_be_balanced(const BucketProgram& bucket) {
   if (bucket.sampled_op < 0 || bucket.lists || !bucket.keeps_residual) return false;
-  const auto sampled = bucket.ops.begin() + bucket.sampled_op;
-  const bool keeps_all = sampled->banks && sampled->residual && !sampled->share && sampled->list < 0 &&
-                         sampled->bank.region == Address::Region::next_residual;
-  if (!keeps_all || sampled->codec->traits().replaces_momentum) return false;
-  const auto reader_or_writer = std::find_if(sampled + 1, bucket.ops.end(), [](const Op& op) {
-    return op.kind == Op::Kind::encode || op.kind == Op::Kind::scale || op.kind == Op::Kind::decode;
-  });
-  return reader_or_writer != bucket.ops.end() && reader_or_writer->kind == Op::Kind::decode;
+  const Encode& sampled = sampled_encode(bucket);
+  const bool keeps_all = keeps_at_home(sampled) && sampled.residual && !sampled.share && sampled.list < 0;
+  if (!keeps_all || sampled.codec->traits().replaces_momentum) return false;
+  const auto reader_or_writer =
+      std::find_if(bucket.ops.begin() + bucket.sampled_op + 1, bucket.ops.end(),
+                   [](const Op& op) { return op.is<Encode>() || op.is<Scale>() || op.is<Decode>(); });
+  return reader_or_writer != bucket.ops.end() && reader_or_writer->is<Decode>();
 }
 
 void find_balance(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue, Balance& balance,
                   compress::Verdict& verdict) {
-  const Op& op = bucket.ops[static_cast<size_t>(bucket.sampled_op)];
-  float* const gradient = dense(bucket, memory, op.space);
+  float* const gradient = dense(bucket, memory, queue.space());
   const int64_t n = bucket.numel;
   find({.values = gradient, .others = memory.residual, .n = n, .to = &balance.given}, memory, queue);
   find({.values = memory.residual_next, .n = n, .to = &balance.kept}, memory, queue);
-  decode_own(bucket, op, memory, queue, verdict);
+  decode_own(bucket, sampled_encode(bucket), memory, queue, verdict);
   find({.values = gradient, .n = n, .to = &balance.sent}, memory, queue);
 }
 
 int32_t last_to_keep(const BucketProgram& bucket) {
-  const auto last = std::find_if(bucket.ops.rbegin(), bucket.ops.rend(), [](const Op& op) { return op.banks; });
-  if (last == bucket.ops.rend() || last->bank.region != Address::Region::next_residual) return -1;
-  return static_cast<int32_t>(bucket.ops.rend() - last) - 1;
+  for (size_t i = bucket.ops.size(); i-- > 0;) {
+    const auto* const encode = bucket.ops[i].as<Encode>();
+    if (encode != nullptr && encode->bank) return keeps_at_home(*encode) ? static_cast<int32_t>(i) : -1;
+  }
+  return -1;
 }
 
 void find_left(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue, Balance& balance) {

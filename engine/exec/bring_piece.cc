@@ -28,8 +28,10 @@ void scale(const PieceJob& job, const std::byte* from, compress::Queue& queue) {
 
 bool can_scale_pieces(const BucketProgram& bucket) {
   const Op& first = bucket.ops.front();
-  return first.kind == Op::Kind::scale && first.place == core::Place::device && first.space == core::Space::host &&
-         bucket.space == core::Space::host && bucket.dtype == core::DType::f32 && bucket.staged == 0 && !first.residual;
+  const auto* const scale = first.as<Scale>();
+  return scale != nullptr && !scale->residual && first.place == core::Place::device &&
+         first.space == core::Space::host && bucket.space == core::Space::host && bucket.dtype == core::DType::f32 &&
+         bucket.staged == 0;
 }
 
 void bring_piece(const PieceJob& job, compress::Queue& queue) {

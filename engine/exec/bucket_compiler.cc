@@ -14,7 +14,6 @@ namespace {
 using core::DType;
 using core::Level;
 using core::Step;
-using Kind = Op::Kind;
 
 bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
@@ -71,7 +70,7 @@ void BucketCompiler::end() {
   const core::Space space = placement_.space_of(place);
   gradient_.bring(space, grid_);
   gradient_.numbers_in(space);
-  add({.kind = Kind::store, .place = place, .space = space});
+  add({.place = place, .space = space, .work = Store{}});
   if (space != program_.space) gradient_.copy_numbers(space, program_.space);
 }
 
@@ -149,10 +148,10 @@ void BucketCompiler::begin() {
     for (RowLists::Place& list : program_.lists->places) {
       list = {layout_.allocate(space, program_.lists->rows * 4), layout_.allocate(space, program_.numel * 4)};
     }
-    add({.kind = Kind::collect, .place = place, .space = space, .list = list_});
+    add({.place = place, .space = space, .work = Collect{.list = list_}});
   }
   if (!is_encode(first) || (program_.keeps_residual && !feeds_back_first)) {
-    add({.kind = Kind::scale, .place = place, .space = space, .residual = program_.keeps_residual});
+    add({.place = place, .space = space, .work = Scale{.residual = program_.keeps_residual}});
     is_share_ = true;
   }
 }
@@ -164,7 +163,7 @@ void BucketCompiler::stage(core::Place place) {
   if (space != gradient_.space()) gradient_.copy_numbers(gradient_.space(), space);
   gradient_.numbers_in(space);
   gradient_.dense_in(space);
-  add({.kind = Kind::load, .place = place, .space = space});
+  add({.place = place, .space = space, .work = Load{}});
   gradient_.appears_in(space);
 }
 
@@ -186,22 +185,20 @@ core::Status BucketCompiler::compile_step(const Step& step) {
 
 core::Status BucketCompiler::encode(const Step& step) {
   if (payloads_.exist) return refuse("encode needs a gradient, but has payloads");
-  const core::Space space = placement_.space_of(placement_.place_of(step));
+  const core::Place place = placement_.place_of(step);
+  const core::Space space = placement_.space_of(place);
   const bool is_other_codec = rounds_.next > 0 && job_.codecs[step.codec][core::Space::host] != rounds_.codec;
   if (step.round != rounds_.next || is_other_codec) return refuse_round();
   if (rounds_.next > 0 && space != rounds_.space) return refuse_place();
   gradient_.bring(space, grid_);
   if (core::Status status = rounds_.next == 0 ? begin_encoding(step) : core::Status(); !status) return status;
-  Op op = rounds_.encode;
-  op.place = placement_.place_of(step);
-  op.space = space;
-  op.step = step_;
-  op.round = rounds_.next;
+  Encode encode = rounds_.encode;
+  encode.round = rounds_.next;
   if (program_.lists) {
-    op.list = list_;
-    op.scratch_bytes = 0;
+    encode.list = list_;
+    encode.scratch.bytes = 0;
   }
-  op.scratch = layout_.scratch(op.place, space, op.scratch_bytes);
+  encode.scratch.offset = layout_.scratch(place, space, encode.scratch.bytes);
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   int64_t part_bytes = rounds_.codec->payload_bytes({longest.length, matrices}, rounds_.next);
@@ -212,20 +209,21 @@ core::Status BucketCompiler::encode(const Step& step) {
   payloads_.exist = is_share_ = true;
   payloads_.exchanged = false;
   payloads_.summed = sums_ahead();
-  op.payloads = payloads();
-  op.summed = payloads_.summed;
+  encode.payloads = payloads();
+  encode.summed = payloads_.summed;
   // The next residual is in the space where the bucket began; another space adds its error to a copy of it.
-  const bool is_away = op.banks && space != program_.begins_in;
+  const bool is_away = encode.bank && space != program_.begins_in;
   const Range banked = grid_.range_of(grid_.own_part());
   const Address there = {Address::Region::next_residual, banked.begin * 4};
   Address here;
   if (rounds_.codec->traits().error_feedback && space != program_.begins_in) {
-    op.bank = in_pool(space, layout_.allocate(space, program_.numel * 4));
-    here = {op.bank.region, op.bank.offset + banked.begin * 4};
+    here = in_pool(space, layout_.allocate(space, program_.numel * 4));
+    if (is_away) encode.bank = here;
+    here.offset += banked.begin * 4;
   }
   if (!grid_.is_active()) return {};
   if (is_away) add_copy(program_, there, here, banked.length * 4);
-  add(std::move(op));
+  add({.place = place, .space = space, .step = step_, .work = std::move(encode)});
   if (is_away) add_copy(program_, here, there, banked.length * 4);
   return {};
 }
@@ -238,20 +236,21 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   rounds_.space = placement_.space_of(placement_.place_of(step));
   const compress::Compressor& codec = *job_.codecs[step.codec][rounds_.space];
   const bool feeds_back = rounds_.codec->traits().error_feedback;
-  Op op{.kind = Kind::encode,
-        .codec = &codec,
-        .residual = feeds_back && !is_share_,
-        .share = is_share_,
-        .banks = feeds_back};
+  Encode encode{{.codec = &codec}};
+  encode.residual = feeds_back && !is_share_;
+  encode.share = is_share_;
   // Ranks that hold the same sum encode it alike, and one of them keeps the error.
+  bool banks = feeds_back;
   int owner = 0, stride = 1;
   for (size_t d = 0; d < grid_.dimensions(); ++d) {
     const int index = grid_[d].is_replicated() ? 0 : grid_[d].index;
-    op.banks = op.banks && index == grid_[d].index;
+    banks = banks && index == grid_[d].index;
     owner += index * stride;
     stride *= grid_[d].size;
   }
-  op.random = {.rank = static_cast<uint32_t>(owner), .use = static_cast<uint32_t>(program_.dtype) * 16 + encodes_++};
+  if (banks) encode.bank = Address{Address::Region::next_residual};
+  encode.random = {.rank = static_cast<uint32_t>(owner),
+                   .use = static_cast<uint32_t>(program_.dtype) * 16 + encodes_++};
 
   if (core::Status status = cut_into_parts(); !status) return status;
   const Range longest = longest_part();
@@ -260,8 +259,8 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   }
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   const core::Extent extent{longest.length, matrices};
-  op.scratch_bytes = codec.scratch_bytes(extent);
-  op.round_memory = layout_.allocate(rounds_.space, rounds_.codec->round_bytes(extent));
+  encode.scratch.bytes = codec.scratch_bytes(extent);
+  encode.round_memory = layout_.allocate(rounds_.space, rounds_.codec->round_bytes(extent));
   // A codec's state belongs to its first encode: a sum that it encodes again is different data.
   rounds_.state_bytes = has_encoded_[step.codec] ? 0 : aligned(rounds_.codec->state_bytes(extent));
   rounds_.state_begin =
@@ -269,7 +268,7 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
           ? layout_.allocate_state(rounds_.space, rounds_.state_bytes * static_cast<int64_t>(payloads_.parts.size()))
           : -1;
   has_encoded_[step.codec] = true;
-  rounds_.encode = std::move(op);
+  rounds_.encode = std::move(encode);
   return {};
 }
 
@@ -299,24 +298,21 @@ core::Status BucketCompiler::decode(const Step& step) {
   }
   if (step.round != rounds_.next) return refuse_round();
   if (!payloads_.exchanged) return refuse("decode before any exchange only loses precision");
-  const core::Space space = placement_.space_of(placement_.place_of(step));
+  const core::Place place = placement_.place_of(step);
+  const core::Space space = placement_.space_of(place);
   if (rounds_.codec->traits().rounds > 1 && space != rounds_.space) return refuse_place();
   bring_payloads(space);
   gradient_.dense_in(space);
-  Op op{.kind = Kind::decode,
-        .place = placement_.place_of(step),
-        .space = space,
-        .step = step_,
-        .codec = job_.codecs[step.codec][space],
-        .payloads = payloads(),
-        .random = rounds_.encode.random,
-        .round = rounds_.next,
-        .summed = payloads_.summed,
-        .round_memory = rounds_.encode.round_memory};
-  if (program_.lists) op.list = list_ = 1 - list_;
-  std::stable_sort(op.payloads.begin(), op.payloads.end(),
+  Decode decode{{.codec = job_.codecs[step.codec][space],
+                 .payloads = payloads(),
+                 .random = rounds_.encode.random,
+                 .round = rounds_.next,
+                 .summed = payloads_.summed,
+                 .round_memory = rounds_.encode.round_memory}};
+  if (program_.lists) decode.list = list_ = 1 - list_;
+  std::stable_sort(decode.payloads.begin(), decode.payloads.end(),
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
-  if (grid_.is_active()) add(std::move(op));
+  if (grid_.is_active()) add({.place = place, .space = space, .step = step_, .work = std::move(decode)});
   const bool is_last = rounds_.next + 1 == rounds_.codec->traits().rounds;
   if (is_last) gradient_.appears_in(space);
   rounds_.summed.resize(grid_.dimensions());
@@ -339,24 +335,25 @@ core::Status BucketCompiler::reduce(const Step& step) {
   if (dimension.summed || dimension.pending || dimension.split) {
     return refuse(name + " needs what was not reduced over these " + dimension.name + " yet");
   }
-  Op op = collective(step);
-  if (payloads_.exist) return sum_payloads(step, std::move(op));
+  Collective sum = collective(step);
+  if (payloads_.exist) return sum_payloads(step, std::move(sum));
+  const core::Space space = placement_.space_of(step.level);
   if (step.kind == Step::Kind::reduce_scatter) {
     if (grid_.is_split_behind(d)) return refuse("reduce_scatter over ranks comes before that over nodes");
-    gradient_.work_on(op, grid_.padded_range_of(grid_.own_part()), grid_);
-    op.count /= dimension.size;
-    op.output.offset += dimension.index * op.count * comm::bytes_per_element(op.wire);
+    gradient_.work_on(sum, space, grid_.padded_range_of(grid_.own_part()), grid_);
+    sum.count /= dimension.size;
+    sum.output.offset += dimension.index * sum.count * comm::bytes_per_element(sum.wire);
     dimension.split = true;
   } else {
-    gradient_.work_on(op, grid_.range_of(grid_.own_part()), grid_);
+    gradient_.work_on(sum, space, grid_.range_of(grid_.own_part()), grid_);
   }
-  if (grid_.is_active()) add(std::move(op));
+  if (grid_.is_active()) add(step, std::move(sum));
   dimension.summed = true;
   dimension.rooted = step.kind == Step::Kind::reduce;
   return {};
 }
 
-core::Status BucketCompiler::sum_payloads(const Step& step, Op op) {
+core::Status BucketCompiler::sum_payloads(const Step& step, Collective sum) {
   const compress::Compressor& codec = *rounds_.codec;
   if (!codec.traits().summable) return refuse(std::string(codec.traits().name) + " payloads can not be summed");
   if (step.kind != Step::Kind::all_reduce || payloads_.parts.size() != 1) {
@@ -368,13 +365,13 @@ core::Status BucketCompiler::sum_payloads(const Step& step, Op op) {
                   " ranks at most");
   }
   const compress::Compressor::Summing summing = codec.summing(rounds_.next);
-  op.wire = summing.type;
-  op.reduction = summing.reduction;
-  op.count = payloads_.memory.part_bytes() / comm::bytes_per_element(op.wire);
-  bring_payloads(op.space);
-  op.input = op.output = payloads_.memory.address();
+  sum.wire = summing.type;
+  sum.reduction = summing.reduction;
+  sum.count = payloads_.memory.part_bytes() / comm::bytes_per_element(sum.wire);
+  bring_payloads(placement_.space_of(step.level));
+  sum.input = sum.output = payloads_.memory.address();
   payloads_.exchanged = grid_[RankGrid::dimension_of(step.level)].pending = true;
-  if (grid_.is_active()) add(std::move(op));
+  if (grid_.is_active()) add(step, std::move(sum));
   return {};
 }
 
@@ -394,18 +391,18 @@ core::Status BucketCompiler::exchange(const Step& step) {
   }
   if (brings_shards && grid_.is_split_behind(d)) return refuse("shards of nodes are put side by side first");
   if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
-  Op op = collective(step);
-  bring_payloads(op.space);
+  Collective exchange = collective(step);
+  bring_payloads(placement_.space_of(step.level));
   if (rounds_.codec->traits().used_bytes != nullptr) {
-    op.codec = rounds_.codec;
-    op.payload_bytes = payloads_.memory.part_bytes();
+    exchange.codec = rounds_.codec;
+    exchange.payload_bytes = payloads_.memory.part_bytes();
   }
-  op.input = payloads_.memory.address();
-  op.count = payloads_.memory.bytes();
+  exchange.input = payloads_.memory.address();
+  exchange.count = payloads_.memory.bytes();
   const std::vector<Part> own = std::move(payloads_.parts);
   payloads_.parts.clear();
   if (step.kind == Step::Kind::all_to_all) {
-    op.count /= dimension.size;
+    exchange.count /= dimension.size;
     for (int r = 0; r < dimension.size; ++r) {
       std::copy_if(own.begin(), own.end(), std::back_inserter(payloads_.parts),
                    [&](const Part& part) { return part[d] == dimension.index; });
@@ -422,9 +419,9 @@ core::Status BucketCompiler::exchange(const Step& step) {
     dimension.split = dimension.split && !brings_shards;
   }
   payloads_.memory.receive(payloads_.parts.size(), shared_receiver());
-  op.output = payloads_.memory.address();
+  exchange.output = payloads_.memory.address();
   payloads_.exchanged = true;
-  if (grid_.is_active()) add(std::move(op));
+  if (grid_.is_active()) add(step, std::move(exchange));
   dimension.rooted = step.kind == Step::Kind::gather;
   return {};
 }
@@ -438,16 +435,16 @@ void BucketCompiler::sort_by_receiver(size_t d) {
   if (std::is_sorted(order.begin(), order.end())) return;
   PayloadBuffers& memory = payloads_.memory;
   const core::Space space = memory.space();
-  Op pack{.kind = Kind::pack, .place = placement_.place_in(space), .space = space};
+  Pack pack{.bytes = memory.part_bytes()};
   std::vector<Part> sorted;
   for (const size_t p : order) {
     sorted.push_back(payloads_.parts[p]);
-    pack.payloads.push_back({memory.offset(static_cast<int64_t>(p)), memory.part_bytes(), {}});
+    pack.offsets.push_back(memory.offset(static_cast<int64_t>(p)));
   }
   payloads_.parts = std::move(sorted);
   memory.renew();
-  pack.output = memory.address();
-  if (grid_.is_active()) add(std::move(pack));
+  pack.to = memory.address();
+  if (grid_.is_active()) add({.place = placement_.place_in(space), .space = space, .work = std::move(pack)});
 }
 
 core::Status BucketCompiler::all_gather_gradient(const Step& step) {
@@ -455,10 +452,10 @@ core::Status BucketCompiler::all_gather_gradient(const Step& step) {
   RankGrid::Dimension& dimension = grid_[d];
   if (!dimension.split) return refuse("all_gather needs shards, or payloads; encode first");
   if (grid_.is_split_behind(d)) return refuse("shards of nodes are put side by side first");
-  Op op = collective(step);
-  gradient_.work_on(op, grid_.padded_range_of(grid_.own_part()), grid_);
-  op.output.offset -= dimension.index * op.count * comm::bytes_per_element(op.wire);
-  if (grid_.is_active()) add(std::move(op));
+  Collective gather = collective(step);
+  gradient_.work_on(gather, placement_.space_of(step.level), grid_.padded_range_of(grid_.own_part()), grid_);
+  gather.output.offset -= dimension.index * gather.count * comm::bytes_per_element(gather.wire);
+  if (grid_.is_active()) add(step, std::move(gather));
   dimension.split = false;
   return {};
 }
@@ -467,16 +464,17 @@ core::Status BucketCompiler::broadcast(const Step& step) {
   const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
   if (!dimension.rooted) return refuse("broadcast needs what only one of these " + std::string(grid_[d].name) + " has");
-  Op op = collective(step);
+  Collective sent = collective(step);
+  const core::Space space = placement_.space_of(step.level);
   if (payloads_.exist) {
-    op.count = payloads_.memory.bytes();
-    bring_payloads(op.space);
-    op.input = op.output = payloads_.memory.address();
+    sent.count = payloads_.memory.bytes();
+    bring_payloads(space);
+    sent.input = sent.output = payloads_.memory.address();
     payloads_.exchanged = true;
   } else {
-    gradient_.work_on(op, grid_.range_of(grid_.own_part()), grid_);
+    gradient_.work_on(sent, space, grid_.range_of(grid_.own_part()), grid_);
   }
-  if (grid_.is_active(d)) add(std::move(op));
+  if (grid_.is_active(d)) add(step, std::move(sent));
   dimension.rooted = false;
   return {};
 }
@@ -561,12 +559,13 @@ core::Error BucketCompiler::refuse_round() const {
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-Op BucketCompiler::collective(const Step& step) const {
+void BucketCompiler::add(const Step& step, Collective what) {
+  add({.space = placement_.space_of(step.level), .step = step_, .work = std::move(what)});
+}
+
+Collective BucketCompiler::collective(const Step& step) const {
   return {
-      .kind = Kind::collective,
-      .space = placement_.space_of(step.level),
-      .step = step_,
-      .collective = step.kind,
+      .kind = step.kind,
       .level = step.level,
       .among = core::is_dimension(step.level) ? std::optional(core::along(step.level, job_.seat.size)) : std::nullopt,
       .root = grid_[RankGrid::dimension_of(step.level)].root};

@@ -58,7 +58,7 @@ class BucketCompiler {
   struct Rounds {
     const compress::Compressor* codec = nullptr;  // the host's, for properties that are the same in all spaces
     int next = 0;                                 // the one that comes next or is under way
-    Op encode = {};                               // without the parts of a single round
+    Encode encode = {};                           // without the parts of a single round
     std::vector<bool> summed = {};                // the dimensions, as determined by the first round
     core::Space space{};                          // of all rounds
     int64_t state_begin = -1, state_bytes = 0;    // of the codec, for one part
@@ -86,7 +86,7 @@ class BucketCompiler {
   core::Status decode(const core::Step& step);
   core::Status reduce(const core::Step& step);    // all_reduce, reduce_scatter, reduce: adds up
   core::Status exchange(const core::Step& step);  // all_to_all, all_gather, gather of payloads
-  core::Status sum_payloads(const core::Step& step, Op op);
+  core::Status sum_payloads(const core::Step& step, Collective sum);
   void sort_by_receiver(size_t d);
   core::Status all_gather_gradient(const core::Step& step);
   core::Status broadcast(const core::Step& step);
@@ -100,8 +100,9 @@ class BucketCompiler {
   std::optional<size_t> shared_receiver() const;
 
   void bring_payloads(core::Space space);
-  Op collective(const core::Step& step) const;
+  Collective collective(const core::Step& step) const;
   void add(Op op) { program_.ops.push_back(std::move(op)); }
+  void add(const core::Step& step, Collective what);
   core::Error refuse(const std::string& why) const;
   core::Error refuse_round() const;
   core::Error refuse_place() const;

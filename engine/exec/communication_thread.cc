@@ -38,7 +38,7 @@ void CommunicationThread::issue(const Start& what) {
     const std::span<double> word = control_word_(what.finite);
     return groups.control.start(shared_.workspace.control(word, timeout_ms), *this, kControlToken);
   }
-  comm::Communicator& group = groups.at(shared_.workspace.op(what.bucket, what.op).level);
+  comm::Communicator& group = groups.at(std::get<Collective>(shared_.workspace.op(what.bucket, what.op).work).level);
   comm::Collective collective = shared_.workspace.collective(what.bucket, what.op, timeout_ms);
   collective.after = shared_.trace.end(what.bucket);
   shared_.trace.time(what.bucket, what.op) = {.begin_ns = shared_.clock.now_ns(),

@@ -62,13 +62,13 @@ struct NumbersScaling {
 };
 void scale(const NumbersScaling& job, const compress::Compressor& codec, compress::HostQueue& queue);
 
-// Findings go to the verdict, which belongs to this operation alone. Returns an error if a payload was rejected and
-// the work is already done; for an asynchronous queue the verdict tells later.
+// The queue is of the operation's space. Findings go to the verdict, which belongs to this operation alone. Returns an
+// error if a payload was rejected and the work is already done; for an asynchronous queue the verdict tells later.
 core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                     compress::Verdict& verdict);
 
 // Decodes the payloads of an encode, as this rank made them, to the place of their elements.
-void decode_own(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+void decode_own(const BucketProgram& bucket, const Encode& encode, const BucketMemory& memory, compress::Queue& queue,
                 compress::Verdict& verdict);
 
 }  // namespace gradtune::exec

@@ -6,8 +6,9 @@ namespace gradtune::exec {
 namespace {
 
 Device::Stream stream_of(const Op& op, const BucketProgram& bucket) {
-  if (op.kind != Op::Kind::copy) return Device::Stream::codec;
-  const bool to_host = space_of(op.output, bucket) == core::Space::host;
+  const auto* const copy = op.as<Copy>();
+  if (copy == nullptr) return Device::Stream::codec;
+  const bool to_host = space_of(copy->to, bucket) == core::Space::host;
   return to_host ? Device::Stream::to_host : Device::Stream::to_device;
 }
 
@@ -58,7 +59,7 @@ void EventHandler::handle(const Event& event) {
 // progress.
 bool EventHandler::has_ended(const Event& done) const {
   const Op& op = shared_.workspace.op(done.bucket, done.op);
-  return op.kind != Op::Kind::collective || op.space == core::Space::host;
+  return !op.is<Collective>() || op.space == core::Space::host;
 }
 
 // Notes the verdicts of these operations, which are done.

@@ -13,7 +13,7 @@ namespace {
 bool uses_host(const Program& program) {
   return std::any_of(program.buckets.begin(), program.buckets.end(), [](const BucketProgram& bucket) {
     return std::any_of(bucket.ops.begin(), bucket.ops.end(),
-                       [](const Op& op) { return op.place == core::Place::host && op.kind != Op::Kind::pack; });
+                       [](const Op& op) { return op.place == core::Place::host && !op.is<Pack>(); });
   });
 }
 

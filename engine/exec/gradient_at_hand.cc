@@ -5,8 +5,7 @@
 namespace gradtune::exec {
 
 void add_copy(BucketProgram& program, const Address& from, const Address& to, int64_t bytes) {
-  program.ops.push_back(
-      {.kind = Op::Kind::copy, .space = core::Space::cuda, .count = bytes, .input = from, .output = to});
+  program.ops.push_back({.space = core::Space::cuda, .work = Copy{.from = from, .to = to, .bytes = bytes}});
 }
 
 Address GradientAtHand::numbers_in(core::Space space) {
@@ -44,13 +43,13 @@ void GradientAtHand::bring(core::Space space, const RankGrid& grid) {
   if (grid.is_active()) add_copy(program_, from, to, range.length * width);
 }
 
-void GradientAtHand::work_on(Op& op, const Range& range, const RankGrid& grid) {
-  bring(op.space, grid);
-  op.wire = program_.staged > 0 ? comm::WireType::f32 : core::wire_type_of(program_.dtype);
-  op.count = range.length;
-  op.input = dense_in(op.space);
-  op.input.offset += range.begin * comm::bytes_per_element(op.wire);
-  op.output = op.input;
+void GradientAtHand::work_on(Collective& what, core::Space space, const Range& range, const RankGrid& grid) {
+  bring(space, grid);
+  what.wire = program_.staged > 0 ? comm::WireType::f32 : core::wire_type_of(program_.dtype);
+  what.count = range.length;
+  what.input = dense_in(space);
+  what.input.offset += range.begin * comm::bytes_per_element(what.wire);
+  what.output = what.input;
 }
 
 }  // namespace gradtune::exec

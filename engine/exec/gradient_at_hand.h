@@ -35,8 +35,8 @@ class GradientAtHand {
   void copy_numbers(core::Space from, core::Space to);
   // Copies this rank's part of the current gradient to that space.
   void bring(core::Space space, const RankGrid& grid);
-  // Sets up a collective in place on a range of the current gradient.
-  void work_on(Op& op, const Range& range, const RankGrid& grid);
+  // Sets up a collective in place on a range of the current gradient, which it brings to that space.
+  void work_on(Collective& what, core::Space space, const Range& range, const RankGrid& grid);
 
  private:
   int64_t numbers_bytes() const { return program_.numel * core::bytes_per_element(program_.dtype); }

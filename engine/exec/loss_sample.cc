@@ -43,10 +43,10 @@ double squares(int64_t begin, int64_t n, Value value) {
   }
 }
 
-// The elements that an operation encodes, which are contiguous.
-Range range_of(const Op& op) {
+// The elements that it encodes, which are contiguous.
+Range range_of(const Encode& encode) {
   int64_t begin = INT64_MAX, end = 0;
-  for (const Payload& payload : op.payloads) {
+  for (const Payload& payload : encode.payloads) {
     begin = std::min(begin, payload.range.begin);
     end = std::max(end, payload.range.begin + payload.range.length);
   }
@@ -59,50 +59,50 @@ void add(const RunSquares& job, const BucketMemory& memory, compress::Queue& que
 
 // The next residual holds error_scale times the missed part, in units of the ranks' sum. So is p, unless it was made
 // a share of the average before.
-void sample_banked(const Op& op, const BucketMemory& memory, const float* gradient, compress::Queue& queue,
+void sample_banked(const Encode& encode, const BucketMemory& memory, const float* gradient, compress::Queue& queue,
                    LossSample& sample) {
-  const double unit = op.share ? memory.size : 1;
-  const Range range = range_of(op);
+  const double unit = encode.share ? memory.size : 1;
+  const Range range = range_of(encode);
   add({.values = gradient,
-       .others = op.residual ? memory.residual : nullptr,
+       .others = encode.residual ? memory.residual : nullptr,
        .range = range,
        .step = memory.step,
        .unit = unit * unit,
        .to = &sample.given},
       memory, queue);
-  add({.values = reinterpret_cast<const float*>(memory.at(op.bank)),
+  add({.values = reinterpret_cast<const float*>(memory.at(*encode.bank)),
        .range = range,
        .step = memory.step,
        .to = &sample.missed},
       memory, queue);
 }
 
-void sample_again(const Op& op, const BucketMemory& memory, const float* gradient, int64_t at, compress::Queue& queue,
-                  LossSample& sample, compress::Verdict& verdict) {
-  std::byte* const pool = memory.pools[op.space] + at;
+void sample_again(const Encode& encode, const BucketMemory& memory, const float* gradient, int64_t at,
+                  compress::Queue& queue, LossSample& sample, compress::Verdict& verdict) {
+  std::byte* const pool = memory.pools[queue.space()] + at;
   auto* in = reinterpret_cast<float*>(pool);
   float* out = in + kSample;
-  const Range range = range_of(op);
+  const Range range = range_of(encode);
   int64_t n = 0;
   const Runs runs = runs_of(range, memory.step, kBlock);
   for (int64_t run = 0; run < runs.count; ++run, n += runs.length) {
     queue.copy(in + n, gradient + runs.first(run), runs.length * static_cast<int64_t>(sizeof(float)));
   }
-  compress::Work work{.random = op.random, .first_element = range.begin};
+  compress::Work work{.random = encode.random, .first_element = range.begin};
   work.random.seed = memory.seed;
   work.random.step = memory.step;
   std::byte* const payload = pool + 2 * kSample * static_cast<int64_t>(sizeof(float));
-  const int64_t payload_bytes = op.codec->payload_bytes(n);
-  const compress::Encode encode{
+  const int64_t payload_bytes = encode.codec->payload_bytes(n);
+  const compress::Encode job{
       .gradient = {in, static_cast<size_t>(n)},
       .work = work,
       .payload = {payload, static_cast<size_t>(payload_bytes)},
-      .scratch = {payload + aligned(payload_bytes), static_cast<size_t>(op.codec->scratch_bytes(n))},
+      .scratch = {payload + aligned(payload_bytes), static_cast<size_t>(encode.codec->scratch_bytes(n))},
       .verdict = &verdict};
-  const std::span<const std::byte> payloads[] = {encode.payload};
-  op.codec->encode(encode, queue);
-  op.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work, .verdict = &verdict},
-                   queue);
+  const std::span<const std::byte> payloads[] = {job.payload};
+  encode.codec->encode(job, queue);
+  encode.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work, .verdict = &verdict},
+                       queue);
   // A range that is no longer than the sample is one run.
   add({.values = in, .range = {0, n}, .to = &sample.given}, memory, queue);
   add({.values = in, .others = out, .sign = -1, .range = {0, n}, .to = &sample.missed}, memory, queue);
@@ -112,11 +112,12 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
 
 int32_t sampled_op(const BucketProgram& bucket) {
   for (size_t i = 0; i < bucket.ops.size(); ++i) {
-    const Op& op = bucket.ops[i];
-    if (op.kind != Op::Kind::encode || range_of(op).length <= 0) continue;
-    const core::CompressorTraits& traits = op.codec->traits();
-    if (traits.fidelity < core::Fidelity::lossy || op.round + 1 < traits.rounds) continue;
-    const bool is_visible = traits.error_feedback ? op.banks : traits.rounds == 1 && !traits.needs_matrices;
+    const auto* const encode = bucket.ops[i].as<Encode>();
+    if (encode == nullptr || range_of(*encode).length <= 0) continue;
+    const core::CompressorTraits& traits = encode->codec->traits();
+    if (traits.fidelity < core::Fidelity::lossy || encode->round + 1 < traits.rounds) continue;
+    const bool is_visible =
+        traits.error_feedback ? encode->bank.has_value() : traits.rounds == 1 && !traits.needs_matrices;
     return is_visible ? static_cast<int32_t>(i) : -1;
   }
   return -1;
@@ -129,10 +130,10 @@ Runs runs_of(const Range& range, uint32_t step, int64_t length) {
   return {.begin = range.begin, .stride = range.length / count, .count = count, .length = length, .step = step};
 }
 
-int64_t sample_bytes(const Op& op) {
-  if (op.banks) return 0;
-  return 2 * kSample * static_cast<int64_t>(sizeof(float)) + aligned(op.codec->payload_bytes(kSample)) +
-         aligned(op.codec->scratch_bytes(kSample));
+int64_t sample_bytes(const Encode& encode) {
+  if (encode.bank) return 0;
+  return 2 * kSample * static_cast<int64_t>(sizeof(float)) + aligned(encode.codec->payload_bytes(kSample)) +
+         aligned(encode.codec->scratch_bytes(kSample));
 }
 
 void add_squares(const RunSquares& job) {
@@ -153,11 +154,12 @@ void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, co
   add({.values = memory.residual, .range = range, .step = memory.step, .to = &sample.residual}, memory, queue);
 }
 
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
-                  LossSample& sample, compress::Verdict& verdict) {
-  const float* gradient = dense(bucket, memory, op.space);
-  op.banks ? sample_banked(op, memory, gradient, queue, sample)
-           : sample_again(op, memory, gradient, bucket.sample, queue, sample, verdict);
+void sample_error(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue, LossSample& sample,
+                  compress::Verdict& verdict) {
+  const Encode& encode = sampled_encode(bucket);
+  const float* gradient = dense(bucket, memory, queue.space());
+  encode.bank ? sample_banked(encode, memory, gradient, queue, sample)
+              : sample_again(encode, memory, gradient, bucket.sample, queue, sample, verdict);
 }
 
 }  // namespace gradtune::exec

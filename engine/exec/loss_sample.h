@@ -42,7 +42,7 @@ struct LossSample {
 int32_t sampled_op(const BucketProgram& bucket);
 
 // Bytes of the pool that sampling this operation needs.
-int64_t sample_bytes(const Op& op);
+int64_t sample_bytes(const Encode& encode);
 
 // The sample of a range in a step: `count` runs of `length` elements, one in each stretch of `stride` elements. Each
 // run has a place of its own in its stretch: at equal distances, all runs could lie in the same columns of a weight.
@@ -77,7 +77,7 @@ void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, co
 
 // Called after the sampled operation. The findings of encoding the sample itself go to the verdict; if it is not
 // clean, the sums are meaningless.
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
-                  LossSample& sample, compress::Verdict& verdict);
+void sample_error(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue, LossSample& sample,
+                  compress::Verdict& verdict);
 
 }  // namespace gradtune::exec

@@ -22,25 +22,24 @@ using core::Space;
 // The operation of that step; -1 if this rank takes no part in it.
 int32_t op_of_step(const BucketProgram& bucket, int32_t step) {
   const auto found = std::find_if(bucket.ops.begin(), bucket.ops.end(),
-                                  [step](const Op& op) { return op.kind == Op::Kind::collective && op.step == step; });
+                                  [step](const Op& op) { return op.is<Collective>() && op.step == step; });
   return found == bucket.ops.end() ? -1 : static_cast<int32_t>(found - bucket.ops.begin());
 }
-
-bool may_overflow(const Op& op) { return op.kind == Op::Kind::encode || op.kind == Op::Kind::scale; }
 
 // Sets judged_ops.
 core::Status find_judged(BucketProgram& bucket, const core::Option& option) {
   for (size_t i = 0; i < bucket.ops.size(); ++i) {
     const Op& op = bucket.ops[i];
-    if (!may_overflow(op)) continue;
+    const auto* const encode = op.as<Encode>();
+    if (encode == nullptr && !op.is<Scale>()) continue;
     const bool is_first = bucket.judged_ops == 0;
     if (bucket.due == core::Due::backward || is_first) {
       bucket.judged_ops = static_cast<int32_t>(i) + 1;
-    } else if (op.codec != nullptr && op.codec->traits().narrow) {
+    } else if (encode != nullptr && encode->codec->traits().narrow) {
       return core::Error{
           core::Error::Code::invalid,
           "program \"" + core::to_string(option) +
-              "\" of a bucket that is due at the next forward pass: " + std::string(op.codec->traits().name) +
+              "\" of a bucket that is due at the next forward pass: " + std::string(encode->codec->traits().name) +
               " encodes again, and may overflow after ranks have agreed that all is finite"};
     }
   }
@@ -64,8 +63,8 @@ void find_told(BucketProgram& bucket) {
 // The operation that decodes the data received by the collective at that position, or the collective itself.
 int32_t release_of(const std::vector<Op>& ops, int32_t collective) {
   auto next = static_cast<size_t>(collective) + 1;
-  if (next < ops.size() && ops[next].kind == Op::Kind::copy) ++next;
-  return next < ops.size() && ops[next].kind == Op::Kind::decode ? static_cast<int32_t>(next) : collective;
+  if (next < ops.size() && ops[next].is<Copy>()) ++next;
+  return next < ops.size() && ops[next].is<Decode>() ? static_cast<int32_t>(next) : collective;
 }
 
 // A bucket during compilation: the first pass finds the sizes that it needs, the second one uses the offsets of its
@@ -109,9 +108,9 @@ class HeldMemory {
   std::deque<Range> recent_;
 };
 
-int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
+int64_t scratch_of(const Collective& what, const CollectiveScratch& scratch) {
   if (!scratch) return 0;
-  return aligned(scratch(op.level, {.kind = op.collective, .type = op.wire, .count = op.count, .among = op.among}));
+  return aligned(scratch(what.level, {.kind = what.kind, .type = what.wire, .count = what.count, .among = what.among}));
 }
 
 // Compiles a strategy in two passes over its buckets. The first one finds sizes. Then memory that buckets share is
@@ -264,7 +263,7 @@ void StrategyCompiler::find_sizes(Draft& draft, const BucketLayout& laid_out) {
   if (compiled.sampled_op < 0) return;
   const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
   int64_t& bytes = scratch_bytes_[static_cast<size_t>(sampled.place)][sampled.space];
-  bytes = std::max(bytes, sample_bytes(sampled));
+  bytes = std::max(bytes, sample_bytes(std::get<Encode>(sampled.work)));
 }
 
 void StrategyCompiler::place_scratch() {
@@ -290,7 +289,7 @@ void StrategyCompiler::place_held() {
     PerSpace<int64_t>& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
     const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
     for (const Space space : core::kSpaces) {
-      const int64_t scratch = space == op.space ? scratch_of(op, platform_.scratch) : 0;
+      const int64_t scratch = space == op.space ? scratch_of(std::get<Collective>(op.work), platform_.scratch) : 0;
       const int64_t bytes = brought[space] + scratch;
       brought[space] = held[space].place(bytes);
       if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
@@ -311,10 +310,11 @@ core::Status StrategyCompiler::finish(size_t b) {
   core::check(laid_out.ok(), "what compiles once compiles twice");
   BucketProgram& compiled = program_->buckets.emplace_back(std::move(draft.program));
   for (Op& op : compiled.ops) {
-    if (op.kind != Op::Kind::collective) continue;
+    auto* const collective = op.as<Collective>();
+    if (collective == nullptr) continue;
     const auto step = static_cast<size_t>(op.step);
-    op.comm_scratch_bytes = scratch_of(op, platform_.scratch);
-    op.comm_scratch = begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space];
+    collective->scratch = {begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space],
+                           scratch_of(*collective, platform_.scratch)};
   }
   compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
     return codec[Space::host]->traits().carries_nonfinite;
@@ -371,21 +371,6 @@ core::Space space_of(const Address& address, const BucketProgram& bucket) {
     case Address::Region::next_residual: return bucket.begins_in;
   }
   return core::Space::host;
-}
-
-std::string_view name_of(Op::Kind kind) {
-  switch (kind) {
-    case Op::Kind::load: return "load";
-    case Op::Kind::collect: return "collect";
-    case Op::Kind::scale: return "scale";
-    case Op::Kind::encode: return "encode";
-    case Op::Kind::pack: return "pack";
-    case Op::Kind::collective: return "collective";
-    case Op::Kind::decode: return "decode";
-    case Op::Kind::store: return "store";
-    case Op::Kind::copy: return "copy";
-  }
-  return "unknown";
 }
 
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,

@@ -28,7 +28,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "engine/comm/communicator.h"
@@ -36,86 +35,12 @@
 #include "engine/core/round_up.h"
 #include "engine/core/space.h"
 #include "engine/core/strategy.h"
+#include "engine/exec/op.h"
 
 namespace gradtune::exec {
 
 // Allocations in the pool, and in the memory of state, begin at a cache line.
 constexpr int64_t aligned(int64_t bytes) { return core::round_up(bytes, 64); }
-
-// Elements [begin, begin + length) of a bucket.
-struct Range {
-  int64_t begin = 0;
-  int64_t length = 0;
-};
-
-// The beginning of a buffer, in bytes: in the pool of a space, in the bucket's gradient or in its next residual.
-struct Address {
-  enum class Region : uint8_t { host_pool, cuda_pool, gradient, next_residual } region = Region::host_pool;
-  int64_t offset = 0;
-
-  bool operator==(const Address&) const = default;
-};
-
-constexpr Address in_pool(core::Space space, int64_t offset) {
-  return {space == core::Space::host ? Address::Region::host_pool : Address::Region::cuda_pool, offset};
-}
-
-// A payload: its place in the pool of its operation's space, and the elements that it encodes.
-struct Payload {
-  int64_t offset = 0;  // bytes
-  int64_t bytes = 0;
-  Range range;
-  std::vector<core::Matrix> matrices = {};  // in the range, for codecs that need them
-  int64_t state = -1;                       // offset of the codec's state of the range; -1: none
-};
-
-struct Op {
-  enum class Kind : uint8_t {
-    load,        // numbers of the gradient's type -> fp32 staging
-    scale,       // the current data becomes a share of the average: times 1 / N
-    encode,      // each of `payloads` from its range
-    pack,        // moves payloads to `output`, in the order of `payloads`
-    collective,  // `collective` on `input` and `output`
-    decode,      // ranges of the gradient from `payloads`; payloads of one range are added up
-    store,       // fp32 staging -> numbers of the gradient's type
-    copy,        // `count` bytes from `input` to `output`, which are in different spaces
-    collect,     // the arrived gradient -> a list of rows
-  } kind;
-  core::Place place = core::Place::device;
-  core::Space space = core::Space::host;  // of the work and its memory; of a copy: the device's
-  int32_t step = -1;                      // position in the option's program; -1 if the compiler inserted it
-  // For operations on a device. `is_told`: the host has to know when it has ended, because the host works next.
-  // `frees`: when it has ended, its memory is free for the data that another collective receives.
-  bool is_told = false, frees = false;
-
-  const compress::Compressor* codec = nullptr;
-  std::vector<Payload> payloads = {};
-  bool residual = false;  // scale, encode: adds the residual, and writes the next one anew
-  int list = -1;          // the list of rows that collect and decode write and encode reads; -1: the gradient
-  bool share = false;     // encode: the gradient is a share of the average already
-  bool banks = false;     // encode: this rank keeps the error; among ranks that encode the same sum, only one does
-  Address bank = {Address::Region::next_residual};  // the place of that error, for the bucket's first element
-  compress::Random random = {};                     // encode, decode: use, and the rank that keeps the error
-  int round = 0;                                    // encode, decode
-  int summed = 1;  // encode, decode: the number of payloads that collectives add up, or have added up, in each of these
-  int64_t round_memory = 0;  // offset of the data that the codec's rounds pass on, in the pool of its space
-  int64_t scratch = 0;       // offset of the codec's scratch memory there
-  int64_t scratch_bytes = 0;
-
-  comm::Collective::Kind collective{};
-  core::Reduction reduction = core::Reduction::sum;
-  core::Level level = core::Level::flat;
-  std::optional<core::Subgroup> among = {};  // of the level's communicator; empty: all of its ranks
-  comm::WireType wire = comm::WireType::u8;
-  int64_t count = 0;
-  int64_t payload_bytes = 0;  // for payloads that need not be full: `count` is a multiple of it, and `codec` is theirs
-  int root = 0;
-  Address input = {}, output = {};  // pack has an output only
-  int64_t comm_scratch = 0;         // offset of the communicator's scratch memory, in the pool of its space
-  int64_t comm_scratch_bytes = 0;
-};
-
-std::string_view name_of(Op::Kind kind);
 
 // The compressor whose payloads are plain numbers of that dtype, which must not be f64.
 const char* plain_codec(core::DType dtype);
@@ -158,6 +83,11 @@ struct BucketProgram {
   int32_t sampled_op = -1;  // the operation whose error is sampled (loss_sample.h); -1: none is lossy
   int64_t sample = -1;      // offset of its sampling memory in the pool of its space
 };
+
+// The encode that bucket.sampled_op is the number of.
+inline const Encode& sampled_encode(const BucketProgram& bucket) {
+  return std::get<Encode>(bucket.ops[static_cast<size_t>(bucket.sampled_op)].work);
+}
 
 // The space of an address of that bucket.
 core::Space space_of(const Address& address, const BucketProgram& bucket);

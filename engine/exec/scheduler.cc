@@ -9,7 +9,7 @@ namespace gradtune::exec {
 int32_t leading_device_ops(const BucketProgram& bucket) {
   int32_t count = 0;
   for (const Op& op : bucket.ops) {
-    if (op.kind == Op::Kind::collective || op.place != core::Place::device) break;
+    if (op.is<Collective>() || op.place != core::Place::device) break;
     ++count;
   }
   return count;
@@ -17,13 +17,11 @@ int32_t leading_device_ops(const BucketProgram& bucket) {
 
 bool goes_on_alone(const Program& program, int32_t bucket) {
   const std::vector<Op>& ops = program.buckets[static_cast<size_t>(bucket)].ops;
-  const auto is_of_thread = [](const Op& op) {
-    return op.kind != Op::Kind::collective && op.place == core::Place::device;
-  };
+  const auto is_of_thread = [](const Op& op) { return !op.is<Collective>() && op.place == core::Place::device; };
   const auto rest = ops.begin() + leading_device_ops(program.buckets[static_cast<size_t>(bucket)]);
   const auto first = std::find_if(rest, ops.end(), is_of_thread);
   if (first == ops.end()) return true;
-  if (std::any_of(first, ops.end(), [](const Op& op) { return op.kind == Op::Kind::collective; })) return false;
+  if (std::any_of(first, ops.end(), [](const Op& op) { return op.is<Collective>(); })) return false;
   // Collectives that are far enough behind wait for memory that is not free again.
   const auto most_held = static_cast<size_t>(core::most_held(program.strategy));
   for (size_t i = 0; i + most_held < program.order.size(); ++i) {
@@ -53,7 +51,7 @@ void Scheduler::bucket_ready(int32_t bucket, int32_t op, std::vector<Action>& ac
 void Scheduler::op_done(int32_t bucket, int32_t op, std::vector<Action>& actions) {
   State& state = buckets_[static_cast<size_t>(bucket)];
   core::check(state.op == op, "an operation is done that was not the bucket's next one");
-  if (program_->buckets[static_cast<size_t>(bucket)].ops[static_cast<size_t>(op)].kind == Op::Kind::collective) {
+  if (program_->buckets[static_cast<size_t>(bucket)].ops[static_cast<size_t>(op)].is<Collective>()) {
     --in_flight_;
   }
   ++state.op;
@@ -101,7 +99,7 @@ void Scheduler::advance(int32_t bucket, std::vector<Action>& actions) {
     return;
   }
   const Op& op = ops[static_cast<size_t>(state.op)];
-  if (op.kind == Op::Kind::collective) {
+  if (op.is<Collective>()) {
     state.may_issue = true;
   } else {
     const bool device = op.place == core::Place::device;

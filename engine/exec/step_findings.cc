@@ -74,11 +74,11 @@ core::Status StepFindings::rejection(int32_t bucket, bool finite) const {
   for (size_t op = 0; op < what.ops.size() && what.space != core::Space::host; ++op) {
     // The payload may be overwritten after its decode, so the verdict has to say which one was wrong.
     const uint32_t position = verdict(bucket, static_cast<int32_t>(op)).rejected;
-    const compress::Compressor* const codec = what.ops[op].codec;
-    if (position == 0 || codec == nullptr) continue;
+    const auto* const decode = what.ops[op].as<Decode>();
+    if (position == 0 || decode == nullptr) continue;
     return core::Error{core::Error::Code::corrupt, "bucket " + std::to_string(bucket) + ": payload " +
                                                        std::to_string(position - 1) + " of " +
-                                                       core::to_string(codec->spec()) +
+                                                       core::to_string(decode->codec->spec()) +
                                                        " can not be decoded: its header, counts, indices or scales are "
                                                        "not those of a payload of this length"};
   }

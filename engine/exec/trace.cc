@@ -32,7 +32,7 @@ double Trace::comm_ms(core::Due due) const {
   for (const BucketProgram& bucket : program_->buckets) {
     if (bucket.due != due) continue;
     for (size_t op = 0; op < bucket.ops.size(); ++op) {
-      if (bucket.ops[op].kind != Op::Kind::collective) continue;
+      if (!bucket.ops[op].is<Collective>()) continue;
       const OpTime& time = times_[static_cast<size_t>(bucket.first_op) + op];
       ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
     }
@@ -49,7 +49,7 @@ std::optional<core::Error> Trace::first_not_ended(int64_t limit_ms) const {
       if (ended) continue;
       const bool is_late = !end.passed();
       return core::Error{ended.error().code,
-                         "operation " + std::to_string(op) + " (" + std::string(name_of(bucket.ops[op].kind)) +
+                         "operation " + std::to_string(op) + " (" + std::string(name_of(bucket.ops[op])) +
                              ") of bucket " + std::to_string(b) +
                              (is_late ? " has not ended on the device within " + std::to_string(limit_ms) + " ms"
                                       : " failed: " + ended.error().message)};

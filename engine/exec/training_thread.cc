@@ -76,8 +76,8 @@ bool TrainingThread::run(int32_t bucket, int32_t op) {
   if (!is_done) return false;
   OpTime& time = shared_.trace.time(bucket, op);
   const double ms = static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
-  const Op::Kind kind = shared_.workspace.op(bucket, op).kind;
-  (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
+  const Op& what = shared_.workspace.op(bucket, op);
+  (what.is<Decode>() || what.is<Store>() ? times_.decode_ms : times_.encode_ms) += ms;
   if (op == 0) time.begin_ns -= arrived_ns_[static_cast<size_t>(bucket)];
   return true;
 }

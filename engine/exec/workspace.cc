@@ -180,7 +180,7 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   if (op == program.first_work) begin_bucket(bucket, memory, queue, findings);
   core::Status decoded;
   if (op > 0 || !scales_arrivals(bucket)) decoded = run_op(program, what, memory, queue, verdict);
-  if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);
+  if (op == program.sampled_op) sample_error(program, memory, queue, findings.sample, findings.of_sample);
   if (is_balanced(bucket)) check_books(bucket, op, memory, queue, findings);
   const bool is_last = static_cast<size_t>(op) + 1 == program.ops.size();
   if (is_away && (what.is_told || is_last)) {
@@ -214,22 +214,23 @@ void Workspace::take_report(int32_t bucket) {
 }
 
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
-  const Op& what = this->op(bucket, op);
+  const core::Space space = this->op(bucket, op).space;
+  const auto& what = std::get<Collective>(this->op(bucket, op).work);
   const BucketMemory memory = memory_of(bucket);
-  return {.kind = what.collective,
-          .reduction = what.reduction,
-          .type = what.wire,
-          .in = memory.at(what.input),
-          .out = memory.at(what.output),
-          .count = what.count,
-          .payload_bytes = what.payload_bytes,
-          // The host cannot look at payloads on a device, so all of each payload travels there.
-          .used_bytes =
-              what.payload_bytes > 0 && what.space == core::Space::host ? what.codec->traits().used_bytes : nullptr,
-          .among = what.among,
-          .root = what.root,
-          .timeout_ms = timeout_ms,
-          .scratch = what.comm_scratch_bytes > 0 ? memory.pools[what.space] + what.comm_scratch : nullptr};
+  return {
+      .kind = what.kind,
+      .reduction = what.reduction,
+      .type = what.wire,
+      .in = memory.at(what.input),
+      .out = memory.at(what.output),
+      .count = what.count,
+      .payload_bytes = what.payload_bytes,
+      // The host cannot look at payloads on a device, so all of each payload travels there.
+      .used_bytes = what.payload_bytes > 0 && space == core::Space::host ? what.codec->traits().used_bytes : nullptr,
+      .among = what.among,
+      .root = what.root,
+      .timeout_ms = timeout_ms,
+      .scratch = what.scratch.bytes > 0 ? memory.pools[space] + what.scratch.offset : nullptr};
 }
 
 core::Result<bool> Workspace::conclude(bool finite, compress::Queue& queue) {

@@ -16,36 +16,50 @@ namespace {
 using core::DType;
 using core::Hasher;
 
+// The operation's work of that kind; if it is of another kind, one without any.
+template <typename Work>
+Work work_of(const Op& op) {
+  const auto* const work = op.as<Work>();
+  return work == nullptr ? Work{} : *work;
+}
+
 void add(Hasher& hasher, const Op& op) {
-  for (const int64_t number : {static_cast<int64_t>(op.kind),
+  const auto encode = work_of<Encode>(op);
+  const auto collective = work_of<Collective>(op);
+  const auto pack = work_of<Pack>(op);
+  const Coding coding = coding_of(op) == nullptr ? Coding{} : *coding_of(op);
+  for (const int64_t number : {static_cast<int64_t>(op.work.index()),
                                static_cast<int64_t>(op.place),
                                static_cast<int64_t>(op.step),
-                               static_cast<int64_t>(op.residual),
-                               static_cast<int64_t>(op.share),
-                               static_cast<int64_t>(op.banks),
-                               static_cast<int64_t>(op.random.rank),
-                               static_cast<int64_t>(op.random.use),
-                               static_cast<int64_t>(op.round),
-                               static_cast<int64_t>(op.summed),
-                               op.round_memory,
-                               op.scratch,
-                               op.scratch_bytes,
-                               static_cast<int64_t>(op.collective),
-                               static_cast<int64_t>(op.reduction),
-                               static_cast<int64_t>(op.level),
-                               static_cast<int64_t>(op.wire),
-                               op.count,
-                               op.payload_bytes,
-                               static_cast<int64_t>(op.root),
-                               op.input.offset,
-                               op.output.offset,
-                               op.comm_scratch,
-                               op.comm_scratch_bytes,
-                               static_cast<int64_t>(op.input.region == Address::Region::gradient)}) {
+                               static_cast<int64_t>(encode.residual || work_of<Scale>(op).residual),
+                               static_cast<int64_t>(encode.share),
+                               static_cast<int64_t>(encode.bank.has_value()),
+                               static_cast<int64_t>(coding.random.rank),
+                               static_cast<int64_t>(coding.random.use),
+                               static_cast<int64_t>(coding.round),
+                               static_cast<int64_t>(coding.summed),
+                               coding.round_memory,
+                               encode.scratch.offset,
+                               encode.scratch.bytes,
+                               static_cast<int64_t>(collective.kind),
+                               static_cast<int64_t>(collective.reduction),
+                               static_cast<int64_t>(collective.level),
+                               static_cast<int64_t>(collective.wire),
+                               collective.count,
+                               collective.payload_bytes,
+                               static_cast<int64_t>(collective.root),
+                               collective.input.offset,
+                               op.is<Pack>() ? pack.to.offset : collective.output.offset,
+                               collective.scratch.offset,
+                               collective.scratch.bytes,
+                               static_cast<int64_t>(collective.input.region == Address::Region::gradient)}) {
     hasher.add(static_cast<uint64_t>(number));
   }
-  hasher.add(op.codec == nullptr ? "" : core::to_string(op.codec->spec()));
-  for (const Payload& payload : op.payloads) {
+  const compress::Compressor* const codec = op.is<Collective>() ? collective.codec : coding.codec;
+  hasher.add(codec == nullptr ? "" : core::to_string(codec->spec()));
+  std::vector<Payload> payloads = coding.payloads;
+  for (const int64_t offset : pack.offsets) payloads.push_back({offset, pack.bytes, {}});
+  for (const Payload& payload : payloads) {
     for (const int64_t number :
          {payload.offset, payload.bytes, payload.range.begin, payload.range.length, payload.state}) {
       hasher.add(static_cast<uint64_t>(number));

@@ -143,9 +143,11 @@ std::vector<Expected> expected_calls(const SimulatedRank& rank, const core::Grad
     for (const core::Issue& issue : record.strategy.order) {
       const std::vector<exec::Op>& ops = program.value()->buckets[static_cast<size_t>(issue.bucket)].ops;
       const auto op = std::find_if(ops.begin(), ops.end(), [&](const exec::Op& each) {
-        return each.kind == exec::Op::Kind::collective && each.step == issue.step;
+        return each.is<exec::Collective>() && each.step == issue.step;
       });
-      calls.push_back({{Call::Group::data, op->collective, op->wire, op->count}, record.strategy.in_flight});
+      const auto& collective = std::get<exec::Collective>(op->work);
+      calls.push_back(
+          {{Call::Group::data, collective.kind, collective.wire, collective.count}, record.strategy.in_flight});
     }
     constexpr int kNumbers = tuner::kControlWords + exec::kOwnControlWords;
     calls.push_back({{Call::Group::control, Kind::all_reduce, comm::WireType::f64, kNumbers}, 1});

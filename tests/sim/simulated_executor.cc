@@ -182,7 +182,7 @@ void SimulatedExecutor::compute(int32_t bucket, int32_t op) {
   finite_ = finite_ && workspace_.verdict(bucket, op).nonfinite == 0;
   const Op& what = workspace_.op(bucket, op);
   if (what.place == core::Place::host) return;
-  const bool decodes = what.kind == Op::Kind::decode || what.kind == Op::Kind::store;
+  const bool decodes = what.is<exec::Decode>() || what.is<exec::Store>();
   const double ms = static_cast<double>(world_.work_ns(rank_, cost_ns(bucket, op))) * 1e-6;
   (decodes ? times_.decode_ms : times_.encode_ms) += ms;
   if (waiting_since_ns_) late_ops_ms_ += ms;
@@ -191,8 +191,11 @@ void SimulatedExecutor::compute(int32_t bucket, int32_t op) {
 int64_t SimulatedExecutor::cost_ns(int32_t bucket, int32_t op) const {
   const Op& what = workspace_.op(bucket, op);
   const Cost& cost = what.place == core::Place::device ? model_.device : model_.host;
-  int64_t elements = what.payloads.empty() ? workspace_.bucket(bucket).numel : 0;
-  for (const exec::Payload& payload : what.payloads) elements += payload.range.length;
+  const exec::Coding* const coding = exec::coding_of(what);
+  int64_t elements = coding != nullptr || what.is<exec::Pack>() ? 0 : workspace_.bucket(bucket).numel;
+  if (coding != nullptr) {
+    for (const exec::Payload& payload : coding->payloads) elements += payload.range.length;
+  }
   return cost.fixed_ns + static_cast<int64_t>(cost.element_ns * static_cast<double>(elements));
 }
 

@@ -172,18 +172,20 @@ std::vector<policies::OpSize> compiled_sizes(const core::Option& option, int64_t
     const auto program = compile(make_strategy(table, to_string(option), 1 << 30, 1), table,
                                  core::seat(rank, cluster.size, cluster.local_size));
     for (const Op& op : program.value()->buckets[0].ops) {
-      if (op.step < 0 || op.kind == Op::Kind::pack) continue;
-      policies::OpSize size{.elements = 0, .payloads = 1, .bytes = op.count * comm::bytes_per_element(op.wire)};
-      if (op.kind != Op::Kind::collective) {
-        size = {.elements = 0, .payloads = 1, .bytes = 0};
+      if (op.step < 0) continue;
+      policies::OpSize size{.elements = 0, .payloads = 1, .bytes = 0};
+      if (const auto* const collective = op.as<Collective>()) {
+        size.bytes = collective->count * comm::bytes_per_element(collective->wire);
+      } else {
+        const std::vector<Payload>& payloads = coding_of(op)->payloads;
         int64_t of_first = 0;
-        for (size_t p = 0; p < op.payloads.size(); ++p) {
-          const Payload& payload = op.payloads[p];
+        for (size_t p = 0; p < payloads.size(); ++p) {
+          const Payload& payload = payloads[p];
           size.bytes += payload.bytes;
-          if (p == 0 || payload.range.begin != op.payloads[p - 1].range.begin) size.elements += payload.range.length;
-          of_first += payload.range.begin == op.payloads[0].range.begin && payload.range.length > 0 ? 1 : 0;
+          if (p == 0 || payload.range.begin != payloads[p - 1].range.begin) size.elements += payload.range.length;
+          of_first += payload.range.begin == payloads[0].range.begin && payload.range.length > 0 ? 1 : 0;
         }
-        if (op.kind == Op::Kind::decode) size.payloads = std::max<int64_t>(of_first, 1);
+        if (op.is<Decode>()) size.payloads = std::max<int64_t>(of_first, 1);
       }
       policies::OpSize& busiest = sizes[static_cast<size_t>(op.step)];
       if (size.elements >= busiest.elements && size.bytes >= busiest.bytes) busiest = size;
@@ -243,12 +245,12 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
 std::vector<policies::Copy> compiled_copies(const BucketProgram& bucket, size_t steps) {
   std::vector<policies::Copy> copies;
   for (size_t i = 0; i < bucket.ops.size(); ++i) {
-    const Op& op = bucket.ops[i];
-    if (op.kind != Op::Kind::copy) continue;
+    const auto* const copy = bucket.ops[i].as<Copy>();
+    if (copy == nullptr) continue;
     const auto next = std::find_if(bucket.ops.begin() + static_cast<std::ptrdiff_t>(i), bucket.ops.end(),
                                    [](const Op& after) { return after.step >= 0; });
     copies.push_back({next == bucket.ops.end() ? steps : static_cast<size_t>(next->step),
-                      space_of(op.output, bucket) == core::Space::host, op.count});
+                      space_of(copy->to, bucket) == core::Space::host, copy->bytes});
   }
   return copies;
 }

@@ -239,7 +239,7 @@ class VirtualPump {
     return &server == &servers_[kMessages] ? time.messages_us : time.busy_us;
   }
   Server& link_of(const Action& action) {
-    return servers_[policies::uses_network(op_of(action).level) ? kNetwork : kInside];
+    return servers_[policies::uses_network(std::get<Collective>(op_of(action).work).level) ? kNetwork : kInside];
   }
 
   const Op& op_of(const Action& action) const {
@@ -335,9 +335,9 @@ bool is_plain(const Program& program) {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     size_t steps = 0;
     for (const Op& op : program.buckets[b].ops) {
-      const bool is_copy = op.kind == Op::Kind::load || op.kind == Op::Kind::store;
+      const bool is_copy = op.is<Load>() || op.is<Store>();
       // A bucket of fp32 is copied if its shards would differ in length.
-      if (op.kind == Op::Kind::pack || (is_copy && program.buckets[b].dtype == core::DType::f32)) return false;
+      if (op.is<Pack>() || (is_copy && program.buckets[b].dtype == core::DType::f32)) return false;
       steps += op.step >= 0 ? 1 : 0;
     }
     if (steps != program.strategy.buckets[b].option.steps.size()) return false;

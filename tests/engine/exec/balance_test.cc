@@ -124,8 +124,9 @@ double imbalance_with(Changed::Encoding encoded, Changed::Decoding decoded, int6
   BucketProgram bucket = program->buckets[0];
   EXPECT_TRUE(can_be_balanced(bucket));
   Op& op = bucket.ops[static_cast<size_t>(bucket.sampled_op)];
-  const Changed changed(*op.codec, std::move(encoded), std::move(decoded));
-  op.codec = &changed;
+  auto& encode = std::get<Encode>(op.work);
+  const Changed changed(*encode.codec, std::move(encoded), std::move(decoded));
+  encode.codec = &changed;
   AlignedBytes pool = AlignedBytes::zeros(program->pool_bytes[core::Space::host]);
   core::Rng rng(3);
   Values gradient(static_cast<size_t>(n)), residual(gradient.size()), next(gradient.size());

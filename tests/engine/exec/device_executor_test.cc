@@ -165,7 +165,7 @@ TEST(DeviceExecutor, ADeviceWithoutKernelsOnlyCopies) {
     ASSERT_TRUE(program.ok()) << option;
     EXPECT_TRUE(program.value()->device_codecs.empty());
     for (const BucketProgram& bucket : program.value()->buckets) {
-      for (const Op& op : bucket.ops) EXPECT_EQ(op.space == core::Space::cuda, op.kind == Op::Kind::copy) << option;
+      for (const Op& op : bucket.ops) EXPECT_EQ(op.space == core::Space::cuda, op.is<Copy>()) << option;
     }
   }
 }
@@ -428,7 +428,7 @@ TEST(DeviceExecutor, CopiesAreOperations) {
     const auto program = compile(make_strategy(table, option, 1 << 20, 1), table, {.size = 2}, {.device = &device});
     std::string text;
     for (const Op& op : program.value()->buckets[0].ops) {
-      text += std::string(name_of(op.kind)) + (op.is_told ? "!" : "") + (op.frees ? "~" : "") + " ";
+      text += std::string(name_of(op)) + (op.is_told ? "!" : "") + (op.frees ? "~" : "") + " ";
     }
     return text;
   };

@@ -146,7 +146,8 @@ TEST_P(Exceptions, OfACompressor) {
       auto& program = const_cast<Program&>(fleet.rank(0).executor().program());  // NOLINT
       const ThrowingCodec codec(*program.codecs[0], decodes, GetParam().what);
       for (Op& op : program.buckets[0].ops) {
-        if (op.codec != nullptr) op.codec = &codec;
+        if (auto* const encode = op.as<Encode>()) encode->codec = &codec;
+        if (auto* const decode = op.as<Decode>()) decode->codec = &codec;
       }
       expect_failure(fleet, place == "device" ? "on the thread that runs backward" : "on the host thread");
     }

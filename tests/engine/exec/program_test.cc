@@ -16,32 +16,30 @@ using core::DType;
 using core::Place;
 using testing::HasSubstr;
 
+std::string print(const Op& op) {
+  const std::string place = "@" + std::string(core::to_string(op.place));
+  const auto print_size = [](const auto& payloads) { return "x" + std::to_string(payloads.size()); };
+  if (const auto* const copy = op.as<Copy>()) {
+    return copy->to.region == Address::Region::host_pool ? "to-host" : "to-device";
+  }
+  if (const auto* const pack = op.as<Pack>()) return "pack" + print_size(pack->offsets);
+  if (const auto* const encode = op.as<Encode>()) {
+    return (encode->share ? "encode-again" : "encode") + place + print_size(encode->payloads);
+  }
+  if (const auto* const decode = op.as<Decode>()) return "decode" + place + print_size(decode->payloads);
+  if (const auto* const collective = op.as<Collective>()) {
+    constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
+    return std::string(core::to_string(collective->kind)) + " " + std::to_string(collective->count) +
+           kTypes[static_cast<size_t>(collective->wire)] +
+           (collective->level == core::Level::flat ? "" : "@" + std::string(core::to_string(collective->level)));
+  }
+  return std::string(name_of(op)) + place;
+}
+
 // "encode@host all-gather 100u8 decode@host": kind and place, collectives with count and type.
 std::string print(const BucketProgram& bucket) {
   std::string text;
-  for (const Op& op : bucket.ops) {
-    const std::string place = "@" + std::string(core::to_string(op.place));
-    text += text.empty() ? "" : " ";
-    switch (op.kind) {
-      case Op::Kind::scale: text += "scale" + place; break;
-      case Op::Kind::load: text += "load" + place; break;
-      case Op::Kind::collect: text += "collect" + place; break;
-      case Op::Kind::store: text += "store" + place; break;
-      case Op::Kind::copy: text += op.output.region == Address::Region::host_pool ? "to-host" : "to-device"; break;
-      case Op::Kind::pack: text += "packx" + std::to_string(op.payloads.size()); break;
-      case Op::Kind::encode:
-        text += (op.share ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size());
-        break;
-      case Op::Kind::decode: text += "decode" + place + "x" + std::to_string(op.payloads.size()); break;
-      case Op::Kind::collective: {
-        constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
-        text += std::string(core::to_string(op.collective)) + " " + std::to_string(op.count) +
-                kTypes[static_cast<size_t>(op.wire)];
-        if (op.level != core::Level::flat) text += "@" + std::string(core::to_string(op.level));
-        break;
-      }
-    }
-  }
+  for (const Op& op : bucket.ops) text += (text.empty() ? "" : " ") + print(op);
   return text;
 }
 
@@ -96,14 +94,16 @@ TEST(Compile, GivesEachRoundItsEncodeCollectiveAndDecode) {
   const auto program = compile_one(option, DType::f32, 100, 1, 3);
   const std::vector<Op>& ops = program->buckets[0].ops;
   for (const size_t o : {0, 2, 3, 5}) {
-    EXPECT_EQ(ops[o].round, o < 3 ? 0 : 1);
-    EXPECT_EQ(ops[o].round_memory, ops[0].round_memory);
-    EXPECT_EQ(ops[o].random.use, ops[0].random.use);
-    EXPECT_EQ(ops[o].summed, 3);
-    EXPECT_EQ(ops[o].payloads[0].state, 0);
-    EXPECT_EQ(ops[o].payloads[0].matrices, (std::vector<core::Matrix>{{0, 10, 10}}));
+    const Coding& coding = *coding_of(ops[o]);
+    EXPECT_EQ(coding.round, o < 3 ? 0 : 1);
+    EXPECT_EQ(coding.round_memory, coding_of(ops[0])->round_memory);
+    EXPECT_EQ(coding.random.use, coding_of(ops[0])->random.use);
+    EXPECT_EQ(coding.summed, 3);
+    EXPECT_EQ(coding.payloads[0].state, 0);
+    EXPECT_EQ(coding.payloads[0].matrices, (std::vector<core::Matrix>{{0, 10, 10}}));
   }
-  EXPECT_TRUE(ops[0].residual && ops[0].banks && ops[3].residual && ops[3].banks && !ops[3].share);
+  const auto &first = std::get<Encode>(ops[0].work), &second = std::get<Encode>(ops[3].work);
+  EXPECT_TRUE(first.residual && first.bank && second.residual && second.bank && !second.share);
   EXPECT_EQ(program->state_bytes, 64);  // 10 numbers, aligned
 }
 
@@ -230,13 +230,13 @@ TEST(Compile, AlongDimensionsSumsOfEverMoreRanksAreExchanged) {
     EXPECT_EQ(print(bucket),
               "encode@devicex1 all_gather 208u8@dim0 decode@devicex3 encode-again@devicex1 all_gather 208u8@dim1 "
               "decode@devicex2 encode-again@devicex1 all_gather 208u8@dim2 decode@devicex2");
-    EXPECT_EQ(bucket.ops[1].among, (core::Subgroup{3, 1}));
-    EXPECT_EQ(bucket.ops[4].among, (core::Subgroup{2, 3}));
-    EXPECT_EQ(bucket.ops[7].among, (core::Subgroup{2, 6}));
+    EXPECT_EQ(std::get<Collective>(bucket.ops[1].work).among, (core::Subgroup{3, 1}));
+    EXPECT_EQ(std::get<Collective>(bucket.ops[4].work).among, (core::Subgroup{2, 3}));
+    EXPECT_EQ(std::get<Collective>(bucket.ops[7].work).among, (core::Subgroup{2, 6}));
     // Ranks with the same sum draw alike.
-    EXPECT_EQ(bucket.ops[0].random.rank, static_cast<uint32_t>(rank));
-    EXPECT_EQ(bucket.ops[3].random.rank, static_cast<uint32_t>(rank / 3 * 3));
-    EXPECT_EQ(bucket.ops[6].random.rank, static_cast<uint32_t>(rank / 6 * 6));
+    EXPECT_EQ(coding_of(bucket.ops[0])->random.rank, static_cast<uint32_t>(rank));
+    EXPECT_EQ(coding_of(bucket.ops[3])->random.rank, static_cast<uint32_t>(rank / 3 * 3));
+    EXPECT_EQ(coding_of(bucket.ops[6])->random.rank, static_cast<uint32_t>(rank / 6 * 6));
   }
   const std::string one = "bf16: encode@device all_gather@dim0 decode@device";
   const auto half_done = compile(make_strategy(table, one, 1 << 30, 1), table, {.rank = 0, .size = 4});
@@ -253,26 +253,26 @@ TEST(Compile, WhatIsEncodedLaterThanFirstStillFeedsBackErrors) {
       "topk:0.1: reduce_scatter@intra all_reduce@inter encode@device all_gather@intra decode@device";
   for (int rank = 0; rank < 4; ++rank) {
     const std::vector<Op> of_rank = ops(sum, rank);
-    EXPECT_EQ(of_rank[0].kind, Op::Kind::scale);
-    EXPECT_TRUE(of_rank[0].residual);
-    const Op& encode = of_rank[3];
+    EXPECT_TRUE(std::get<Scale>(of_rank[0].work).residual);
+    const auto& encode = std::get<Encode>(of_rank[3].work);
     EXPECT_TRUE(encode.share && !encode.residual);
-    EXPECT_EQ(encode.banks, rank < 2) << "both nodes hold the same sum: the first one keeps its error";
+    EXPECT_EQ(encode.bank.has_value(), rank < 2) << "both nodes hold the same sum: the first one keeps its error";
     EXPECT_EQ(encode.random.rank, static_cast<uint32_t>(rank % 2));
   }
   const std::vector<Op> mixed =
       ops("bf16,topk:0.1: encode@device all_to_all@intra decode@device encode@device#1 "
           "all_gather@inter decode@device#1 all_gather@intra",
           0);
-  EXPECT_TRUE(mixed[0].kind == Op::Kind::scale && mixed[0].residual);
-  EXPECT_TRUE(mixed[1].kind == Op::Kind::encode && mixed[1].share && !mixed[1].banks);
+  EXPECT_TRUE(std::get<Scale>(mixed[0].work).residual);
+  const auto& encode = std::get<Encode>(mixed[1].work);
+  EXPECT_TRUE(encode.share && !encode.bank);
 }
 
 TEST(Compile, ShardsCoverEveryElementOnceAlignedAndNoneIsLongerThanTheFirst) {
   for (const int size : {1, 2, 3, 5, 8}) {
     for (const int64_t n : {1, 15, 16, 17, 100, 4096, 65'537}) {
       const auto program = compile_one(std::string("none") + kTwoStep, DType::f32, n, 0, size);
-      const std::vector<Payload>& payloads = program->buckets[0].ops[0].payloads;
+      const std::vector<Payload>& payloads = coding_of(program->buckets[0].ops[0])->payloads;
       ASSERT_EQ(payloads.size(), static_cast<size_t>(size));
       int64_t end = 0;
       for (const Payload& payload : payloads) {
@@ -300,12 +300,14 @@ std::vector<Piece> pieces(const Program& program) {
     const int64_t staging = bucket.dense[core::Space::host].offset;
     if (bucket.staged > 0) all.push_back({staging, staging + bucket.staged * 4, b, 0});
     for (size_t o = 0; o < bucket.ops.size(); ++o) {
-      const Op& op = bucket.ops[o];
-      if (op.kind != Op::Kind::encode) continue;
-      for (const Payload& payload : op.payloads) all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
-      if (op.round > 0) continue;  // memory between them lasts for all rounds
-      const core::Extent extent{op.payloads[0].range.length, op.payloads[0].matrices};
-      all.push_back({op.round_memory, op.round_memory + op.codec->round_bytes(extent), b, o});
+      const auto* const encode = bucket.ops[o].as<Encode>();
+      if (encode == nullptr) continue;
+      for (const Payload& payload : encode->payloads) {
+        all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
+      }
+      if (encode->round > 0) continue;  // memory between them lasts for all rounds
+      const core::Extent extent{encode->payloads[0].range.length, encode->payloads[0].matrices};
+      all.push_back({encode->round_memory, encode->round_memory + encode->codec->round_bytes(extent), b, o});
     }
   }
   std::erase_if(all, [](const Piece& piece) { return piece.begin == piece.end; });
@@ -317,17 +319,18 @@ std::vector<Piece> pieces(const Program& program) {
 // own, and the communicator's scratch.
 Piece held(const Program& program, size_t position, int size) {
   const Issue& issue = program.order[position];
-  const Op& op = program.buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.op)];
+  const auto& what =
+      std::get<Collective>(program.buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.op)].work);
   Piece piece{0, 0, static_cast<size_t>(issue.bucket), static_cast<size_t>(issue.op)};
   if (issue.release > issue.op) {
-    const bool is_exchange = op.collective == comm::Collective::Kind::all_to_all;
-    piece = {op.output.offset, op.output.offset + op.count * size, piece.bucket, piece.op};
-    EXPECT_TRUE(is_exchange || op.collective == comm::Collective::Kind::all_gather);
+    const bool is_exchange = what.kind == comm::Collective::Kind::all_to_all;
+    piece = {what.output.offset, what.output.offset + what.count * size, piece.bucket, piece.op};
+    EXPECT_TRUE(is_exchange || what.kind == comm::Collective::Kind::all_gather);
   }
-  if (op.comm_scratch_bytes == 0) return piece;
-  EXPECT_TRUE(piece.begin == piece.end || piece.end <= op.comm_scratch);
-  if (piece.begin == piece.end) piece.begin = op.comm_scratch;
-  piece.end = op.comm_scratch + op.comm_scratch_bytes;
+  if (what.scratch.bytes == 0) return piece;
+  EXPECT_TRUE(piece.begin == piece.end || piece.end <= what.scratch.offset);
+  if (piece.begin == piece.end) piece.begin = what.scratch.offset;
+  piece.end = what.scratch.offset + what.scratch.bytes;
   return piece;
 }
 
@@ -356,7 +359,11 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
       }
       for (const BucketProgram& bucket : program.value()->buckets) {
         for (const Op& op : bucket.ops) {
-          for (const Payload& payload : op.payloads) EXPECT_EQ(payload.offset % 16, 0) << option;
+          if (const auto* const pack = op.as<Pack>()) {
+            for (const int64_t offset : pack->offsets) EXPECT_EQ(offset % 16, 0) << option;
+          }
+          if (coding_of(op) == nullptr) continue;
+          for (const Payload& payload : coding_of(op)->payloads) EXPECT_EQ(payload.offset % 16, 0) << option;
         }
       }
     }
@@ -378,10 +385,11 @@ TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
       Piece scratch[2] = {{INT64_MAX, 0, 0, 0}, {INT64_MAX, 0, 0, 0}};
       for (const BucketProgram& bucket : program.buckets) {
         for (const Op& op : bucket.ops) {
-          if (op.kind != Op::Kind::encode) continue;
+          const auto* const encode = op.as<Encode>();
+          if (encode == nullptr) continue;
           Piece& of_place = scratch[static_cast<size_t>(op.place)];
-          of_place.begin = std::min(of_place.begin, op.scratch);
-          of_place.end = std::max(of_place.end, op.scratch + op.scratch_bytes);
+          of_place.begin = std::min(of_place.begin, encode->scratch.offset);
+          of_place.end = std::max(of_place.end, encode->scratch.offset + encode->scratch.bytes);
         }
       }
       for (const Piece& of_place : scratch) own.push_back(of_place);
@@ -418,13 +426,15 @@ TEST_P(Layout, WhatAGatherBringsIsWhatIsDecoded) {
       const auto program = compile_one(option, DType::f32, 1'001, rank, GetParam());
       const std::vector<Op>& ops = program->buckets[0].ops;
       for (size_t o = 0; o + 1 < ops.size(); ++o) {
-        if (ops[o].kind != Op::Kind::collective || ops[o].collective != comm::Collective::Kind::all_gather) continue;
-        EXPECT_EQ(ops[o - 1].payloads[0].offset, ops[o].input.offset) << option;
-        ASSERT_EQ(ops[o + 1].payloads.size(), static_cast<size_t>(GetParam()));
+        const auto* const gather = ops[o].as<Collective>();
+        if (gather == nullptr || gather->kind != comm::Collective::Kind::all_gather) continue;
+        EXPECT_EQ(coding_of(ops[o - 1])->payloads[0].offset, gather->input.offset) << option;
+        const std::vector<Payload>& payloads = coding_of(ops[o + 1])->payloads;
+        ASSERT_EQ(payloads.size(), static_cast<size_t>(GetParam()));
         for (int r = 0; r < GetParam(); ++r) {
-          const Payload& payload = ops[o + 1].payloads[static_cast<size_t>(r)];
-          EXPECT_EQ(payload.offset, ops[o].output.offset + r * ops[o].count) << option;
-          EXPECT_LE(payload.bytes, ops[o].count) << option;
+          const Payload& payload = payloads[static_cast<size_t>(r)];
+          EXPECT_EQ(payload.offset, gather->output.offset + r * gather->count) << option;
+          EXPECT_LE(payload.bytes, gather->count) << option;
         }
       }
     }

@@ -114,9 +114,9 @@ class RandomPump {
   void check_op(const Action& action) {
     const Op& op = program_.buckets[static_cast<size_t>(action.bucket)].ops[static_cast<size_t>(action.op)];
     EXPECT_EQ(action.op, next_op_[static_cast<size_t>(action.bucket)]) << "not the bucket's next operation";
-    if (op.kind != Op::Kind::collective) {
+    if (!op.is<Collective>()) {
       const bool is_late = program_.buckets[static_cast<size_t>(action.bucket)].due == core::Due::forward;
-      EXPECT_FALSE(control_ && !is_late && op.kind == Op::Kind::encode) << "an encode after the control word";
+      EXPECT_FALSE(control_ && !is_late && op.is<Encode>()) << "an encode after the control word";
       EXPECT_EQ(action.kind, op.place == core::Place::device ? Kind::run_device : Kind::run_host);
       return;
     }
@@ -179,7 +179,7 @@ TEST(Scheduler, RanksThatTakeNoPartInADecodeHoldNothing) {
     }
     for (const Issue& issue : program.value()->order) {
       const std::vector<Op>& ops = program.value()->buckets[static_cast<size_t>(issue.bucket)].ops;
-      EXPECT_TRUE(issue.release == issue.op || ops[static_cast<size_t>(issue.release)].kind == Op::Kind::decode);
+      EXPECT_TRUE(issue.release == issue.op || ops[static_cast<size_t>(issue.release)].is<Decode>());
     }
   }
 }
