@@ -336,7 +336,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
     return refuse(name + " needs what was not reduced over these " + dimension.name + " yet");
   }
   Collective sum = collective(step);
-  if (payloads_.exist) return sum_payloads(step, std::move(sum));
+  if (payloads_.exist) return sum_payloads(step, sum);
   const core::Space space = placement_.space_of(step.level);
   if (step.kind == Step::Kind::reduce_scatter) {
     if (grid_.is_split_behind(d)) return refuse("reduce_scatter over ranks comes before that over nodes");
@@ -347,7 +347,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
   } else {
     gradient_.work_on(sum, space, grid_.range_of(grid_.own_part()), grid_);
   }
-  if (grid_.is_active()) add(step, std::move(sum));
+  if (grid_.is_active()) add(step, sum);
   dimension.summed = true;
   dimension.rooted = step.kind == Step::Kind::reduce;
   return {};
@@ -371,7 +371,7 @@ core::Status BucketCompiler::sum_payloads(const Step& step, Collective sum) {
   bring_payloads(placement_.space_of(step.level));
   sum.input = sum.output = payloads_.memory.address();
   payloads_.exchanged = grid_[RankGrid::dimension_of(step.level)].pending = true;
-  if (grid_.is_active()) add(step, std::move(sum));
+  if (grid_.is_active()) add(step, sum);
   return {};
 }
 
@@ -421,7 +421,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   payloads_.memory.receive(payloads_.parts.size(), shared_receiver());
   exchange.output = payloads_.memory.address();
   payloads_.exchanged = true;
-  if (grid_.is_active()) add(step, std::move(exchange));
+  if (grid_.is_active()) add(step, exchange);
   dimension.rooted = step.kind == Step::Kind::gather;
   return {};
 }
@@ -455,7 +455,7 @@ core::Status BucketCompiler::all_gather_gradient(const Step& step) {
   Collective gather = collective(step);
   gradient_.work_on(gather, placement_.space_of(step.level), grid_.padded_range_of(grid_.own_part()), grid_);
   gather.output.offset -= dimension.index * gather.count * comm::bytes_per_element(gather.wire);
-  if (grid_.is_active()) add(step, std::move(gather));
+  if (grid_.is_active()) add(step, gather);
   dimension.split = false;
   return {};
 }
@@ -474,7 +474,7 @@ core::Status BucketCompiler::broadcast(const Step& step) {
   } else {
     gradient_.work_on(sent, space, grid_.range_of(grid_.own_part()), grid_);
   }
-  if (grid_.is_active(d)) add(step, std::move(sent));
+  if (grid_.is_active(d)) add(step, sent);
   dimension.rooted = false;
   return {};
 }
@@ -559,8 +559,8 @@ core::Error BucketCompiler::refuse_round() const {
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-void BucketCompiler::add(const Step& step, Collective what) {
-  add({.space = placement_.space_of(step.level), .step = step_, .work = std::move(what)});
+void BucketCompiler::add(const Step& step, const Collective& what) {
+  add({.space = placement_.space_of(step.level), .step = step_, .work = what});
 }
 
 Collective BucketCompiler::collective(const Step& step) const {

@@ -102,7 +102,7 @@ class BucketCompiler {
   void bring_payloads(core::Space space);
   Collective collective(const core::Step& step) const;
   void add(Op op) { program_.ops.push_back(std::move(op)); }
-  void add(const core::Step& step, Collective what);
+  void add(const core::Step& step, const Collective& what);
   core::Error refuse(const std::string& why) const;
   core::Error refuse_round() const;
   core::Error refuse_place() const;
