@@ -19,13 +19,12 @@ bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
 }  // namespace
 
-BucketCompiler::BucketCompiler(const BucketJob& job, BucketProgram& program, const BucketLayout::Offsets& begins,
-                               const SharedMemory& shared)
+BucketCompiler::BucketCompiler(const BucketJob& job, BucketProgram& program, const BucketLayout::Offsets& begins)
     : job_(job),
       option_(job.bucket.option),
       matrices_(core::matrices_of(job.bucket, job.table)),
       program_(program),
-      layout_(begins, shared, option_.steps.size()),
+      layout_(begins, option_.steps.size()),
       placement_(job.codecs, job.platform, program.space),
       grid_(RankGrid::flat(job.seat, job.number)),
       gradient_(program, layout_),
@@ -198,7 +197,7 @@ core::Status BucketCompiler::encode(const Step& step) {
     encode.list = list_;
     encode.scratch.bytes = 0;
   }
-  encode.scratch.offset = layout_.scratch(place, space, encode.scratch.bytes);
+  layout_.share_scratch(place, space, encode.scratch.bytes);
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   int64_t part_bytes = rounds_.codec->payload_bytes({longest.length, matrices}, rounds_.next);

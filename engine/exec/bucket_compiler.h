@@ -41,12 +41,12 @@ struct BucketJob {
 class BucketCompiler {
  public:
   // The program's dtype, space and number of elements are set. The bucket's own memory begins at `begins`.
-  BucketCompiler(const BucketJob& job, BucketProgram& program, const BucketLayout::Offsets& begins,
-                 const SharedMemory& shared);
+  BucketCompiler(const BucketJob& job, BucketProgram& program, const BucketLayout::Offsets& begins);
   BucketCompiler(const BucketCompiler&) = delete;
   BucketCompiler& operator=(const BucketCompiler&) = delete;
 
-  // Fills in staging, residual and operations of the program.
+  // Fills in staging, residual and operations of the program. Buffers in memory that buckets share begin at 0 until
+  // they are placed.
   core::Status compile();
 
   const BucketLayout& layout() const { return layout_; }

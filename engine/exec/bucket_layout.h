@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The offsets of a bucket's buffers, in memory of its own or in memory that buckets share. Private to program.cc.
+// The offsets of a bucket's buffers in memory of its own, and the sizes of those in memory that buckets share. Private
+// to program.cc.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +15,12 @@
 
 namespace gradtune::exec {
 
-// For each space, the offsets in the pools of the buffers that a bucket shares with others; or the sizes of these
-// buffers in bytes.
+// For each space, the bytes that a bucket needs of memory that buckets share. This memory is placed when all buckets
+// are compiled; until then, offsets in it begin with 0.
 struct SharedMemory {
   std::array<core::PerSpace<int64_t>, 2> scratch{};  // of codecs, by place
-  // By position in the program: the buffer for the data that the collective there receives, if it is shared, and for
-  // a copy of it.
-  std::vector<core::PerSpace<int64_t>> brought;
+  // By position in the program: for the data that the collective there receives, if it is shared, and for a copy of it.
+  std::vector<core::PerSpace<int64_t>> received;
 };
 
 class BucketLayout {
@@ -30,29 +30,22 @@ class BucketLayout {
     core::PerSpace<int64_t> pool = {}, state = {};
   };
 
-  // The bucket's own memory begins at `begins`, and its shared memory is at the offsets in `shared`, for a program
-  // of `steps` steps.
-  BucketLayout(const Offsets& begins, const SharedMemory& shared, size_t steps) : next_(begins), shared_(shared) {
-    bytes_.brought.resize(steps);
-  }
+  // The bucket's own memory begins at `begins`. Its program has that many steps.
+  BucketLayout(const Offsets& begins, size_t steps) : next_(begins) { shared_.received.resize(steps); }
 
   // Allocates memory of the bucket's own, and returns the offset.
   int64_t allocate(core::Space space, int64_t bytes) { return take(next_.pool[space], bytes); }
   int64_t allocate_state(core::Space space, int64_t bytes) { return take(next_.state[space], bytes); }
 
-  // Returns the offset of shared memory, and notes that the bucket needs that many bytes of it.
-  int64_t scratch(core::Place place, core::Space space, int64_t bytes) {
-    int64_t& most = bytes_.scratch[static_cast<size_t>(place)][space];
+  // Notes that the bucket needs that many bytes of shared memory.
+  void share_scratch(core::Place place, core::Space space, int64_t bytes) {
+    int64_t& most = shared_.scratch[static_cast<size_t>(place)][space];
     most = std::max(most, aligned(bytes));
-    return shared_.scratch[static_cast<size_t>(place)][space];
   }
-  int64_t brought(size_t step, core::Space space, int64_t bytes) {
-    bytes_.brought[step][space] = aligned(bytes);
-    return shared_.brought[step][space];
-  }
+  void share_received(size_t step, core::Space space, int64_t bytes) { shared_.received[step][space] = aligned(bytes); }
 
   const Offsets& ends() const { return next_; }
-  const SharedMemory& shared_bytes() const { return bytes_; }
+  const SharedMemory& shared() const { return shared_; }
 
  private:
   static int64_t take(int64_t& next, int64_t bytes) {
@@ -62,8 +55,7 @@ class BucketLayout {
   }
 
   Offsets next_;
-  const SharedMemory& shared_;
-  SharedMemory bytes_;
+  SharedMemory shared_;
 };
 
 }  // namespace gradtune::exec

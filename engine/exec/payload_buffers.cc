@@ -17,7 +17,7 @@ void PayloadBuffers::make(core::Space space, int64_t part_bytes, size_t parts) {
 void PayloadBuffers::receive(size_t parts, std::optional<size_t> step) {
   parts_ = static_cast<int64_t>(parts);
   shared_by_ = step;
-  begin_[space_] = step ? layout_.brought(*step, space_, bytes()) : layout_.allocate(space_, bytes());
+  begin_[space_] = allocate();
   exists_ = {};
   exists_[space_] = true;
 }
@@ -25,13 +25,15 @@ void PayloadBuffers::receive(size_t parts, std::optional<size_t> step) {
 bool PayloadBuffers::bring(core::Space space) {
   if (space_ == space) return false;
   space_ = space;
-  if (!exists_[space] && shared_by_) {
-    begin_[space] = layout_.brought(*shared_by_, space, bytes());
-  } else if (!exists_[space]) {
-    begin_[space] = layout_.allocate(space, bytes());
-  }
+  if (!exists_[space]) begin_[space] = allocate();
   exists_[space] = true;
   return true;
+}
+
+int64_t PayloadBuffers::allocate() {
+  if (!shared_by_) return layout_.allocate(space_, bytes());
+  layout_.share_received(*shared_by_, space_, bytes());
+  return 0;
 }
 
 }  // namespace gradtune::exec

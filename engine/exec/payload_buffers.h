@@ -27,7 +27,7 @@ class PayloadBuffers {
   // An encode makes payloads there.
   void make(core::Space space, int64_t part_bytes, size_t parts);
   // The payloads move on to new memory in their space.
-  void renew() { begin_[space_] = layout_.allocate(space_, bytes()); }
+  void renew() { begin_[space_] = allocate(); }
   // A collective receives that many payloads. The memory is the bucket's own, or shared by those that `step` receives.
   void receive(size_t parts, std::optional<size_t> step);
   // The payloads are needed in that space. Returns false if they are there already; otherwise they have to be copied
@@ -35,6 +35,8 @@ class PayloadBuffers {
   bool bring(core::Space space);
 
  private:
+  int64_t allocate();  // for the payloads, in their space
+
   BucketLayout& layout_;
   core::Space space_{};
   core::PerSpace<int64_t> begin_{};

@@ -67,15 +67,20 @@ int32_t release_of(const std::vector<Op>& ops, int32_t collective) {
   return next < ops.size() && ops[next].is<Decode>() ? static_cast<int32_t>(next) : collective;
 }
 
-// A bucket during compilation: the first pass finds the sizes that it needs, the second one uses the offsets of its
-// memory.
-struct Draft {
-  const core::Bucket& bucket;
-  std::vector<Codec> codecs = {};
-  BucketProgram program = {};
-  BucketLayout::Offsets begins = {};
-  SharedMemory shared = {};
-};
+// Moves the data that a collective receives to its place: in the collective, and in the operations that use the data
+// until its release.
+void move_received(BucketProgram& bucket, int32_t collective, int32_t release, const PerSpace<int64_t>& begins) {
+  const auto move = [&](Address& address) { address.offset += begins[space_of(address, bucket)]; };
+  move(std::get<Collective>(bucket.ops[static_cast<size_t>(collective)].work).output);
+  for (auto i = static_cast<size_t>(collective) + 1; i <= static_cast<size_t>(release); ++i) {
+    if (auto* const copy = bucket.ops[i].as<Copy>()) {
+      move(copy->from);
+      move(copy->to);
+    } else if (auto* const decode = bucket.ops[i].as<Decode>()) {
+      for (Payload& payload : decode->payloads) payload.offset += begins[bucket.ops[i].space];
+    }
+  }
+}
 
 // Places in the pool for the data that collectives hold: the places of any `most` collectives in a row do not
 // overlap.
@@ -113,8 +118,7 @@ int64_t scratch_of(const Collective& what, const CollectiveScratch& scratch) {
   return aligned(scratch(what.level, {.kind = what.kind, .type = what.wire, .count = what.count, .among = what.among}));
 }
 
-// Compiles a strategy in two passes over its buckets. The first one finds sizes. Then memory that buckets share is
-// placed, and the second pass uses its offsets.
+// Compiles the buckets of a strategy, then places the memory that they share.
 class StrategyCompiler {
  public:
   StrategyCompiler(const core::Strategy& strategy, const core::GradientTable& table, const core::Seat& seat,
@@ -129,16 +133,15 @@ class StrategyCompiler {
   core::Result<std::unique_ptr<Program>> compile();
 
  private:
-  core::Status draft(size_t b);
-  core::Status lay_in_arena(size_t b, Draft& draft);
-  core::Status add_codecs(Draft& draft);
+  core::Status compile_bucket(size_t b);
+  core::Status lay_in_arena(size_t b);
+  core::Status add_codecs(size_t b);
   core::Result<Codec> add_codec(const core::CompressorSpec& spec, bool is_away);
-  void find_sizes(Draft& draft, const BucketLayout& laid_out);
+  void take_layout(size_t b, const BucketLayout& layout);
   void place_scratch();
   void place_held();
   core::Status finish(size_t b);
   void add_reports();
-  core::Result<BucketLayout> compile_bucket(Draft& draft, size_t b) const;
 
   const core::Strategy& strategy_;
   const core::GradientTable& table_;
@@ -146,8 +149,9 @@ class StrategyCompiler {
   const Platform& platform_;
   const core::ArenaLayout arenas_;
   std::vector<int64_t> arena_end_;
-  std::vector<Draft> drafts_;
-  std::array<PerSpace<int64_t>, 2> scratch_bytes_{}, scratch_begin_{};  // of codecs, by place
+  std::vector<std::vector<Codec>> codecs_;                // by bucket
+  std::vector<std::vector<PerSpace<int64_t>>> received_;  // by bucket, as SharedMemory::received
+  std::array<PerSpace<int64_t>, 2> scratch_bytes_{};      // of codecs, by place
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
 };
 
@@ -155,11 +159,11 @@ core::Result<std::unique_ptr<Program>> StrategyCompiler::compile() {
   program_->strategy = strategy_;
   program_->pieces_of_tensor.resize(table_.tensors.size());
   for (size_t b = 0; b < strategy_.buckets.size(); ++b) {
-    if (core::Status status = draft(b); !status) return status.error();
+    if (core::Status status = compile_bucket(b); !status) return status.error();
   }
   place_scratch();
   place_held();
-  for (size_t b = 0; b < drafts_.size(); ++b) {
+  for (size_t b = 0; b < strategy_.buckets.size(); ++b) {
     if (core::Status status = finish(b); !status) return status.error();
   }
   for (const Issue& issue : program_->order) {
@@ -171,28 +175,32 @@ core::Result<std::unique_ptr<Program>> StrategyCompiler::compile() {
   return std::move(program_);
 }
 
-// The first pass.
-core::Status StrategyCompiler::draft(size_t b) {
-  Draft& draft = drafts_.emplace_back(Draft{.bucket = strategy_.buckets[b]});
-  if (core::Status status = lay_in_arena(b, draft); !status) return status;
-  if (core::Status status = add_codecs(draft); !status) return status;
-  draft.begins = {.pool = program_->pool_bytes, .state = program_->states_bytes};
-  draft.shared.brought.resize(draft.bucket.option.steps.size());
-  const auto laid_out = compile_bucket(draft, b);
-  if (!laid_out) return laid_out.error();
-  find_sizes(draft, laid_out.value());
+core::Status StrategyCompiler::compile_bucket(size_t b) {
+  BucketProgram& compiled = program_->buckets.emplace_back();
+  if (core::Status status = lay_in_arena(b); !status) return status;
+  if (core::Status status = add_codecs(b); !status) return status;
+  BucketCompiler compiler({.bucket = strategy_.buckets[b],
+                           .number = static_cast<int>(b),
+                           .table = table_,
+                           .codecs = codecs_[b],
+                           .seat = seat_,
+                           .platform = platform_},
+                          compiled, {.pool = program_->pool_bytes, .state = program_->states_bytes});
+  if (core::Status status = compiler.compile(); !status) return status;
+  compiled.sampled_op = sampled_op(compiled);
+  take_layout(b, compiler.layout());
   return {};
 }
 
-core::Status StrategyCompiler::lay_in_arena(size_t b, Draft& draft) {
-  const core::Bucket& bucket = draft.bucket;
+core::Status StrategyCompiler::lay_in_arena(size_t b) {
+  const core::Bucket& bucket = strategy_.buckets[b];
   for (const core::Slice& slice : bucket.slices) {
     const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
     if (bucket.due == core::Due::backward || tensor.content.of_one == 1) continue;
     return core::Error{core::Error::Code::invalid, "the bucket of " + tensor.name +
                                                        ", whose gradients are sparse, is due at the next forward pass"};
   }
-  BucketProgram& compiled = draft.program;
+  BucketProgram& compiled = program_->buckets[b];
   compiled.arena = arenas_.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
   compiled.dtype = arenas_.arenas[static_cast<size_t>(compiled.arena)].dtype;
   compiled.space = arenas_.arenas[static_cast<size_t>(compiled.arena)].space;
@@ -214,9 +222,10 @@ core::Status StrategyCompiler::lay_in_arena(size_t b, Draft& draft) {
   return {};
 }
 
-core::Status StrategyCompiler::add_codecs(Draft& draft) {
-  const core::Option& option = draft.bucket.option;
-  BucketProgram& compiled = draft.program;
+core::Status StrategyCompiler::add_codecs(size_t b) {
+  const core::Option& option = strategy_.buckets[b].option;
+  BucketProgram& compiled = program_->buckets[b];
+  std::vector<Codec>& codecs = codecs_.emplace_back();
   const bool computes_away = compiled.space != Space::host && platform_.device->kernels() != nullptr;
   for (size_t c = 0; c < option.codecs.size(); ++c) {
     const bool works_away =
@@ -225,7 +234,7 @@ core::Status StrategyCompiler::add_codecs(Draft& draft) {
         });
     const auto codec = add_codec(option.codecs[c], works_away);
     if (!codec) return codec.error();
-    draft.codecs.push_back(codec.value());
+    codecs.push_back(codec.value());
   }
   if (compiled.dtype == core::DType::f64) return {};
   const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
@@ -245,19 +254,17 @@ core::Result<Codec> StrategyCompiler::add_codec(const core::CompressorSpec& spec
   return codec;
 }
 
-void StrategyCompiler::find_sizes(Draft& draft, const BucketLayout& laid_out) {
-  const BucketProgram& compiled = draft.program;
-  program_->pool_bytes = laid_out.ends().pool;
-  if (compiled.lists) {
-    const int64_t begin = draft.begins.pool[Space::host];
-    program_->untouched.push_back({begin, program_->pool_bytes[Space::host] - begin});
-  }
-  program_->states_bytes = laid_out.ends().state;
-  draft.shared.brought = laid_out.shared_bytes().brought;
+void StrategyCompiler::take_layout(size_t b, const BucketLayout& layout) {
+  const BucketProgram& compiled = program_->buckets[b];
+  const int64_t begin = program_->pool_bytes[Space::host];
+  program_->pool_bytes = layout.ends().pool;
+  program_->states_bytes = layout.ends().state;
+  if (compiled.lists) program_->untouched.push_back({begin, program_->pool_bytes[Space::host] - begin});
+  received_.push_back(layout.shared().received);
   for (size_t place = 0; place < scratch_bytes_.size(); ++place) {
     for (const Space space : core::kSpaces) {
       int64_t& bytes = scratch_bytes_[place][space];
-      bytes = std::max(bytes, laid_out.shared_bytes().scratch[place][space]);
+      bytes = std::max(bytes, layout.shared().scratch[place][space]);
     }
   }
   if (compiled.sampled_op < 0) return;
@@ -267,9 +274,17 @@ void StrategyCompiler::find_sizes(Draft& draft, const BucketLayout& laid_out) {
 }
 
 void StrategyCompiler::place_scratch() {
-  for (size_t place = 0; place < scratch_bytes_.size(); ++place) {
-    scratch_begin_[place] = program_->pool_bytes;
+  std::array<PerSpace<int64_t>, 2> begins{};
+  for (size_t place = 0; place < begins.size(); ++place) {
+    begins[place] = program_->pool_bytes;
     for (const Space space : core::kSpaces) program_->pool_bytes[space] += scratch_bytes_[place][space];
+  }
+  const auto begin_of = [&](const Op& op) { return begins[static_cast<size_t>(op.place)][op.space]; };
+  for (BucketProgram& bucket : program_->buckets) {
+    for (Op& op : bucket.ops) {
+      if (auto* const encode = op.as<Encode>()) encode->scratch.offset = begin_of(op);
+    }
+    if (bucket.sampled_op >= 0) bucket.sample = begin_of(bucket.ops[static_cast<size_t>(bucket.sampled_op)]);
   }
 }
 
@@ -281,52 +296,37 @@ void StrategyCompiler::place_held() {
                              HeldMemory(most_held, program_->pool_bytes[Space::cuda])}};
   int64_t touched_end = program_->pool_bytes[Space::host];
   for (const core::Issue& issue : strategy_.order) {
-    Draft& draft = drafts_[static_cast<size_t>(issue.bucket)];
-    const int32_t number = op_of_step(draft.program, issue.step);
+    BucketProgram& bucket = program_->buckets[static_cast<size_t>(issue.bucket)];
+    const int32_t number = op_of_step(bucket, issue.step);
     if (number < 0) continue;
-    std::vector<Op>& ops = draft.program.ops;
-    const Op& op = ops[static_cast<size_t>(number)];
-    PerSpace<int64_t>& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
-    const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
-    for (const Space space : core::kSpaces) {
-      const int64_t scratch = space == op.space ? scratch_of(std::get<Collective>(op.work), platform_.scratch) : 0;
-      const int64_t bytes = brought[space] + scratch;
-      brought[space] = held[space].place(bytes);
-      if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
-    }
+    const Space space = bucket.ops[static_cast<size_t>(number)].space;
+    auto& collective = std::get<Collective>(bucket.ops[static_cast<size_t>(number)].work);
+    const PerSpace<int64_t>& received = received_[static_cast<size_t>(issue.bucket)][static_cast<size_t>(issue.step)];
+    PerSpace<int64_t> bytes = received, begins;
+    collective.scratch.bytes = scratch_of(collective, platform_.scratch);
+    bytes[space] += collective.scratch.bytes;
+    for (const Space each : core::kSpaces) begins[each] = held[each].place(bytes[each]);
+    collective.scratch.offset = begins[space] + received[space];
+    if (!bucket.lists) touched_end = std::max(touched_end, begins[Space::host] + bytes[Space::host]);
     // A rank that takes no part in the later steps keeps nothing.
-    program_->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
+    const bool is_held = std::ranges::any_of(received.values, [](int64_t some) { return some > 0; });
+    const int32_t release = is_held ? release_of(bucket.ops, number) : number;
+    if (is_held) move_received(bucket, number, release, begins);
+    program_->order.push_back({issue.bucket, number, release});
   }
   for (const Space space : core::kSpaces) program_->pool_bytes[space] = held[space].end();
   program_->untouched.push_back({touched_end, program_->pool_bytes[Space::host] - touched_end});
 }
 
-// The second pass.
 core::Status StrategyCompiler::finish(size_t b) {
-  Draft& draft = drafts_[b];
-  const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;
-  draft.shared.scratch = scratch_begin_;
-  const auto laid_out = compile_bucket(draft, b);
-  core::check(laid_out.ok(), "what compiles once compiles twice");
-  BucketProgram& compiled = program_->buckets.emplace_back(std::move(draft.program));
-  for (Op& op : compiled.ops) {
-    auto* const collective = op.as<Collective>();
-    if (collective == nullptr) continue;
-    const auto step = static_cast<size_t>(op.step);
-    collective->scratch = {begins[step][op.space] + laid_out.value().shared_bytes().brought[step][op.space],
-                           scratch_of(*collective, platform_.scratch)};
-  }
-  compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
+  BucketProgram& compiled = program_->buckets[b];
+  compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(codecs_[b], [](const Codec& codec) {
     return codec[Space::host]->traits().carries_nonfinite;
   });
-  if (compiled.sampled_op >= 0) {
-    const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
-    compiled.sample = scratch_begin_[static_cast<size_t>(sampled.place)][sampled.space];
-  }
   program_->keeps_residual = program_->keeps_residual || compiled.keeps_residual;
   compiled.first_op = program_->ops;
   program_->ops += static_cast<int32_t>(compiled.ops.size());
-  if (core::Status status = find_judged(compiled, draft.bucket.option); !status) return status;
+  if (core::Status status = find_judged(compiled, strategy_.buckets[b].option); !status) return status;
   find_told(compiled);
   return {};
 }
@@ -339,21 +339,6 @@ void StrategyCompiler::add_reports() {
     program_->reports[space] = program_->pool_bytes[space];
     program_->pool_bytes[space] += aligned(report_bytes(*program_));
   }
-}
-
-core::Result<BucketLayout> StrategyCompiler::compile_bucket(Draft& draft, size_t b) const {
-  draft.program.ops.clear();
-  draft.program.staged = 0;
-  BucketCompiler compiler({.bucket = draft.bucket,
-                           .number = static_cast<int>(b),
-                           .table = table_,
-                           .codecs = draft.codecs,
-                           .seat = seat_,
-                           .platform = platform_},
-                          draft.program, draft.begins, draft.shared);
-  if (core::Status status = compiler.compile(); !status) return status.error();
-  draft.program.sampled_op = sampled_op(draft.program);
-  return compiler.layout();
 }
 
 }  // namespace
