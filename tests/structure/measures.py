@@ -8,15 +8,27 @@ import re
 OPENS = re.compile(r"^(\s*)(?!(?:inline\s+)?namespace\b|extern\b|class\b|struct\b|union\b|enum\b|template\b.*\b(?:class|struct)\s+\w+\s*\{$).*\{$")
 
 
+def _indent_of_statement(lines, at):
+    """The indent of the statement that opens a body in line `at`: signatures and lists of members may have several lines."""
+    for first in range(at, max(-1, at - 24), -1):
+        indent = len(lines[first]) - len(lines[first].lstrip())
+        if lines[first] and indent <= 2:
+            statement = "".join(lines[first : at + 1])
+            is_one = first == at or (";" not in statement and statement.count("{") == statement.count("}") + 1)
+            return indent if is_one else None
+    return None
+
+
 def cpp_functions(text):
-    """(line, length in lines) of each body that begins at indent 0 or 2 and ends at the same indent."""
+    """(line, length in lines) of each body whose statement begins at indent 0 or 2, and that ends at the same indent."""
     lines = text.splitlines()
     at = 0
     while at < len(lines):
-        match = OPENS.match(lines[at])
-        indent = match.group(1) if match else ""
-        if match and len(indent) <= 2 and not lines[at].lstrip().startswith("//") and not re.search(r"=\s*\{$", lines[at]):
-            end = next((e for e in range(at + 1, len(lines)) if re.match(rf"{indent}}}", lines[e])), None)
+        if OPENS.match(lines[at]) and not lines[at].lstrip().startswith("//") and not re.search(r"=\s*\{$", lines[at]):
+            indent = _indent_of_statement(lines, at)
+            end = None
+            if indent is not None:
+                end = next((e for e in range(at + 1, len(lines)) if lines[e].startswith(" " * indent + "}")), None)
             if end is not None and ")" in "".join(lines[max(0, at - 3) : at + 1]):
                 yield at + 1, end - at - 1
                 at = end

@@ -6,6 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import measures
 import rules
 import tables
 
@@ -81,6 +82,12 @@ class Structure(unittest.TestCase):
         for rule in rules.RULES:
             with self.subTest(rule.__name__):
                 self.assertEqual(1, len(violations(rule, BROKEN[rule.__name__])))
+
+    def test_a_function_whose_signature_has_several_lines_is_measured(self):
+        signatures = ("int f(int a,\n      int b) {\n", "A::A(int a)\n    : a_(a),\n      b_(a) {\n", "template <typename T>\nint f(\n    T a) {\n")
+        for signature in signatures:
+            text = HEADER + "int before() { return 0; }\n" + signature + "  g();\n" * 71 + "}\n"
+            self.assertEqual([71], [length for _, length in measures.cpp_functions(text)], signature)
 
     def test_an_option_says_the_same_everywhere(self):
         row = '    {.name = "seed",\n     .otherwise = "0",\n     .sentence =\n         "Seed of "\n         "choices.",\n'
