@@ -8,6 +8,7 @@
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/topk/topk_kernels.h"
 #include "engine/compress/topk/topk_layout.h"
+#include "engine/core/rng.h"
 
 namespace gradtune::compress::cuda {
 
@@ -91,14 +92,11 @@ struct Sample {
   uint32_t sums[kWarps];
 };
 
-// The first element of a group of the sample: SplitMix64 of the group's number (engine/core/rng.h).
+// The first element of a group of the sample, as topk_select.cc has it.
 __device__ __forceinline__ int64_t first_of_group(int64_t group, int64_t groups, int64_t n) {
   const int64_t begin = group * n / groups, end = (group + 1) * n / groups - kSampleGroup;
-  uint64_t z = static_cast<uint64_t>(group) + 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  z ^= z >> 31;
-  return begin + static_cast<int64_t>(__umul64hi(z, static_cast<uint64_t>(end - begin)));
+  const uint64_t random = core::Rng(static_cast<uint64_t>(group)).next();
+  return begin + static_cast<int64_t>(__umul64hi(random, static_cast<uint64_t>(end - begin)));
 }
 
 // Estimates a bound from a sample and writes it to `bound`. One block of threads.
