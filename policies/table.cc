@@ -7,7 +7,7 @@
 
 namespace gradtune::policies {
 
-// One factory per row, in the source file of that name; auto is in model_policy.cc.
+// One factory per row, in the source file of that name.
 std::unique_ptr<Policy> make_auto(const PolicyOptions& options);
 std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options);
 std::unique_ptr<Policy> make_fixed(const PolicyOptions& options);

@@ -111,14 +111,14 @@ void expect_near_the_best(int jobs, size_t tensors, int host_threads, Types type
   EXPECT_GE(gained, jobs / (types == Types::fp32 ? 4 : 10)) << "there is something to find";
 }
 
-TEST(ModelPolicy, AutoEndsNearTheBestOfAllStrategies) { expect_near_the_best(40, 3, 0); }
-TEST(ModelPolicy, AutoEndsNearTheBestOfAllStrategiesWithTheHost) { expect_near_the_best(40, 2, 2); }
+TEST(AutoPolicy, AutoEndsNearTheBestOfAllStrategies) { expect_near_the_best(40, 3, 0); }
+TEST(AutoPolicy, AutoEndsNearTheBestOfAllStrategiesWithTheHost) { expect_near_the_best(40, 2, 2); }
 
-TEST(ModelPolicy, AutoEndsNearTheBestFor16BitGradients) { expect_near_the_best(40, 3, 0, Types::bf16); }
-TEST(ModelPolicy, AutoEndsNearTheBestForGradientsOfSeveralTypes) { expect_near_the_best(40, 3, 0, Types::mixed); }
+TEST(AutoPolicy, AutoEndsNearTheBestFor16BitGradients) { expect_near_the_best(40, 3, 0, Types::bf16); }
+TEST(AutoPolicy, AutoEndsNearTheBestForGradientsOfSeveralTypes) { expect_near_the_best(40, 3, 0, Types::mixed); }
 
 // Before it ran top-k looks cheap. Here it costs 30 times as much as copying, which is known in the second round.
-TEST(ModelPolicy, ACodecThatIsSlowerThanItLookedIsFoundOut) {
+TEST(AutoPolicy, ACodecThatIsSlowerThanItLookedIsFoundOut) {
   TimelineJob job = reference_job(200, Fidelity::lossy);
   for (CodecRate& rate : job.truth.codecs) {
     if (rate.codec.name != "topk") continue;
@@ -152,7 +152,7 @@ double planned_ms(const TimelineJob& job, std::string_view planner) {
   return job.step_ms(plan(planner, {*model.value(), knowledge}).value().strategy);
 }
 
-TEST(ModelPolicy, AutoIsNoWorseThanEspressoWithKnownRates) {
+TEST(AutoPolicy, AutoIsNoWorseThanEspressoWithKnownRates) {
   for (const double link_bytes_per_us : {20, 100, 400}) {
     for (const Fidelity fidelity : {Fidelity::half, Fidelity::lossy}) {
       const TimelineJob job = reference_job(link_bytes_per_us, fidelity);
@@ -177,7 +177,7 @@ bool has_late(const core::Strategy& strategy) {
   return std::ranges::any_of(strategy.buckets, [](const auto& bucket) { return bucket.due == core::Due::forward; });
 }
 
-TEST(ModelPolicy, LateBucketsAreProposedWhereTheJobAllowsThemAndPay) {
+TEST(AutoPolicy, LateBucketsAreProposedWhereTheJobAllowsThemAndPay) {
   const Ended without = run(forward_job(false), 3), with = run(forward_job(true), 3);
   for (const auto& round : without.rounds) {
     for (const Candidate& candidate : round) EXPECT_FALSE(has_late(candidate.strategy)) << candidate.label;
@@ -189,12 +189,12 @@ TEST(ModelPolicy, LateBucketsAreProposedWhereTheJobAllowsThemAndPay) {
   EXPECT_LT(with.ms, 0.95 * without.ms);
 }
 
-TEST(ModelPolicy, AutoIsNoWorseThanUsbyteWithKnownRates) {
+TEST(AutoPolicy, AutoIsNoWorseThanUsbyteWithKnownRates) {
   const TimelineJob job = forward_job(true);
   EXPECT_LE(run(job, 3).ms, 1.01 * planned_ms(job, "usbyte"));
 }
 
-TEST(ModelPolicy, WithoutTimingsAutoIsMergecomp) {
+TEST(AutoPolicy, WithoutTimingsAutoIsMergecomp) {
   const Knowledge knowledge = reference_job(100, Fidelity::half).knowledge;
   const auto automatic = std::move(make_policy("auto", {})).value(),
              other = std::move(make_policy("mergecomp", {})).value();
@@ -206,7 +206,7 @@ TEST(ModelPolicy, WithoutTimingsAutoIsMergecomp) {
   }
 }
 
-TEST(ModelPolicy, GradientsOf16BitsArePlannedToo) {
+TEST(AutoPolicy, GradientsOf16BitsArePlannedToo) {
   for (const bool is_mixed : {false, true}) {
     TimelineJob job = reference_job(20, Fidelity::lossy);
     for (size_t t = 0; t < job.knowledge.table.tensors.size(); ++t) {

@@ -142,9 +142,9 @@ bool has_late(const core::Strategy& strategy) {
   return std::ranges::any_of(strategy.buckets, [](const auto& bucket) { return bucket.due == core::Due::forward; });
 }
 
-class ModelPolicy final : public Policy {
+class Auto final : public Policy {
  public:
-  explicit ModelPolicy(const PolicyOptions& options)
+  explicit Auto(const PolicyOptions& options)
       : unplanned_(make_mergecomp(options)),
         most_finalists_(std::min(kMostRacing, static_cast<size_t>(std::max(options.most_finalists, 0)))) {}
 
@@ -285,6 +285,6 @@ class ModelPolicy final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_auto(const PolicyOptions& options) { return std::make_unique<ModelPolicy>(options); }
+std::unique_ptr<Policy> make_auto(const PolicyOptions& options) { return std::make_unique<Auto>(options); }
 
 }  // namespace gradtune::policies
