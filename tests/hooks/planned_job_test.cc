@@ -15,6 +15,7 @@
 #include "tests/hooks/ranks.h"
 #include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
+#include "tests/tuner/recorded_audience.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -64,14 +65,6 @@ TEST(PlannedJob, AutoDecidesAndItsJournalSaysWhatItKnew) {
   run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "200"}}});
 }
 
-struct Recorder final : Front {
-  void say(std::string_view said) override { text += said; }
-  bool is_terminal() const override { return false; }
-  void warn(const std::string& sentence) override { warnings.push_back(sentence); }
-  std::string text;
-  std::vector<std::string> warnings;
-};
-
 // Strategies name their tensors, and readers accept names of at most 4096 bytes.
 struct LongNamed final : torch::nn::Module {
   LongNamed() {
@@ -86,7 +79,7 @@ TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
     const auto group = make_group();
     LongNamed model;
     torch::optim::SGD sgd(model.parameters(), 0.01);
-    const auto front = std::make_shared<Recorder>();
+    const auto front = std::make_shared<tuner::Recorded<Front>>();
     {
       Session session(
           trained_by(sgd, model), group,

@@ -34,7 +34,7 @@ class TunedJob {
   const test::TempFolder folder_;
   const std::string path_;  // of the journal
   const core::SteadyClock clock_;
-  tuner::RecordedAudience audience_;
+  tuner::Recorded<> audience_;
   tuner::Driver driver_;
   std::unique_ptr<Job> job_;
   tuner::JournalFile journal_;

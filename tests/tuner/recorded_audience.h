@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An audience that keeps what it is told, for tests of the driver.
+// An audience that keeps what it is told, for tests. `Base` is the interface that it implements: Audience, or one that
+// is derived from it.
 #pragma once
 
 #include <string>
@@ -12,7 +13,8 @@
 
 namespace gradtune::tuner {
 
-struct RecordedAudience final : Audience {
+template <typename Base = Audience>
+struct Recorded : Base {
   void say(std::string_view said) override { text += said; }
   bool is_terminal() const override { return false; }
   void warn(const std::string& sentence) override { warnings.push_back(sentence); }

@@ -5,33 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <vector>
 
+#include "tests/tuner/kept_strategies.h"
+
 namespace gradtune::tuner {
 namespace {
-
-// Prepares the strategies that it may, and runs nothing.
-class Runner final : public exec::StrategyRunner {
- public:
-  core::Status may_prepare;
-
-  core::Status prepare(int32_t slot, const core::Strategy& strategy) override {
-    if (may_prepare) strategies_[slot] = strategy;
-    return may_prepare;
-  }
-  void drop(int32_t slot) override { strategies_.erase(slot); }
-  void run(int32_t slot) override { slot_ = slot; }
-  void commit(int32_t slot) override { slot_ = slot; }
-  const core::Strategy& strategy() const override { return strategies_.at(slot_); }
-  core::Result<bool> conclude(bool finite) override { return finite; }
-  core::BucketLoss loss(int32_t) const override { return {}; }
-
- private:
-  std::map<int32_t, core::Strategy> strategies_;
-  int32_t slot_ = 0;
-};
 
 core::Result<policies::Candidate> read(const std::string& text) {
   if (text == "bad") return core::Error{core::Error::Code::corrupt, "it is bad"};
@@ -42,7 +22,7 @@ struct Rank {
   explicit Rank(int number) : protocol(runner, number, {}, &read) {
     protocol.start({{0, {core::uniform({{{0, 0, 4}}}, core::plain_all_reduce(), 1), "first"}}}, 0, false);
   }
-  Runner runner;
+  KeptStrategies runner;
   StepProtocol protocol;
 };
 
@@ -103,7 +83,9 @@ TEST_F(Preparing, WhyItCanNotBeReadIsTold) {
 }
 
 TEST_F(Preparing, TheOthersNameTheRankThatCouldNot) {
-  ranks_[1]->runner.may_prepare = core::Error{core::Error::Code::invalid, "no memory"};
+  ranks_[1]->runner.may_prepare = [](const core::Strategy&) {
+    return core::Status(core::Error{core::Error::Code::invalid, "no memory"});
+  };
   const auto all = prepare("good");
   EXPECT_EQ(all[0].failure, "rank 1 could not, and warned why");
   EXPECT_EQ(all[1].failure, "no memory");

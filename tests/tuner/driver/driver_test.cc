@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "policies/space/baseline.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/temp_folder.h"
+#include "tests/tuner/kept_strategies.h"
 #include "tests/tuner/recorded_audience.h"
 #include "tuner/files/journal_reader.h"
 #include "tuner/files/strategy_file.h"
@@ -60,31 +60,10 @@ bool is_lossy(const core::Strategy& strategy) {
   return core::needed_fidelity(strategy, compress::known_traits()) == core::Fidelity::lossy;
 }
 
-// Prepares every strategy that it may, and knows the time of a step.
-class Runner final : public exec::StrategyRunner {
- public:
-  core::Status may_prepare_lossy;
-
-  core::Status prepare(int32_t slot, const core::Strategy& strategy) override {
-    if (is_lossy(strategy) && !may_prepare_lossy) return may_prepare_lossy;
-    strategies_[slot] = strategy;
-    return {};
-  }
-  void drop(int32_t slot) override { strategies_.erase(slot); }
-  void run(int32_t slot) override { slot_ = slot; }
-  void commit(int32_t slot) override { slot_ = slot; }
-  const core::Strategy& strategy() const override { return strategies_.at(slot_); }
-  core::Result<bool> conclude(bool finite) override { return finite; }
-  core::BucketLoss loss(int32_t) const override { return {}; }
-  double step_ms() const {
-    const double sent_ms = is_lossy(strategy()) ? 10 : 100;
-    return 50 + sent_ms + static_cast<double>(strategy().buckets.size());
-  }
-
- private:
-  std::map<int32_t, core::Strategy> strategies_;
-  int32_t slot_ = 0;
-};
+double step_ms_of(const core::Strategy& strategy) {
+  const double sent_ms = is_lossy(strategy) ? 10 : 100;
+  return 50 + sent_ms + static_cast<double>(strategy.buckets.size());
+}
 
 // A compiled strategy, with times of its operations in a step.
 struct TimedProgram {
@@ -125,7 +104,7 @@ class LedRank {
     if (protocol.carry_out(received.command) > 0) static_cast<void>(protocol.receive_strategy(text));
     Action action = driver.on_step(received, protocol);
     protocol.announce(action.command, driver.text_of(action));
-    protocol.end_step({.step_ms = runner.step_ms(), .compute_ms = 50, .comm_ms = 0});
+    protocol.end_step({.step_ms = step_ms_of(runner.strategy()), .compute_ms = 50, .comm_ms = 0});
     return action;
   }
   void steps(int n) {
@@ -140,9 +119,9 @@ class LedRank {
   const StillClock clock_;
 
  public:
-  RecordedAudience audience;
+  Recorded<> audience;
   Driver driver;
-  Runner runner;
+  KeptStrategies runner;
   StepProtocol protocol;
 };
 
@@ -243,7 +222,10 @@ TEST_F(Drivers, WriteAJournalThatExplainsTheRunAndDecidesTheSame) {
 TEST_F(Drivers, TellWhyNoRankCouldPrepareAStrategy) {
   LedRank rank(options("journal.jsonl"));
   ASSERT_TRUE(rank.driver.claim_journal().ok());
-  rank.runner.may_prepare_lossy = core::Error{core::Error::Code::invalid, "no memory" + std::string(600, '!')};
+  rank.runner.may_prepare = [](const core::Strategy& strategy) -> core::Status {
+    if (!is_lossy(strategy)) return {};
+    return core::Error{core::Error::Code::invalid, "no memory" + std::string(600, '!')};
+  };
   rank.start();
   rank.decide();
   rank.driver.finish();
