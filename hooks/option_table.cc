@@ -323,12 +323,6 @@ std::vector<std::string_view> option_names() {
   return names;
 }
 
-const char* kind_of(const OptionType& type) {
-  constexpr const char* kKinds[] = {"flag", "whole", "real", "text", "texts"};
-  static_assert(std::size(kKinds) == std::variant_size_v<OptionType>);
-  return kKinds[type.index()];
-}
-
 std::optional<OptionValue> given_in(const Options& options, const OptionRow& row) {
   return std::visit(
       [&](const auto& type) -> std::optional<OptionValue> {

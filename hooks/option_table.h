@@ -60,9 +60,6 @@ std::span<const OptionRow> option_table();
 const OptionRow* find_option(std::string_view name);  // null: there is none
 std::vector<std::string_view> option_names();
 
-// "flag" | "whole" | "real" | "text" | "texts"
-const char* kind_of(const OptionType& type);
-
 // The value of an argument, a number also if it is out of range; none if it is not given.
 std::optional<OptionValue> given_in(const Options& options, const OptionRow& row);
 // Converts the text of a variable or a file. The error says which values are allowed.

@@ -36,7 +36,7 @@ std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bu
   return lossy;
 }
 
-What decision_of(Kind kind) {
+Decision::What decision_of(Kind kind) {
   switch (kind) {
     case Kind::residual: return What::residual_runs_away;
     case Kind::broken: return What::broken;

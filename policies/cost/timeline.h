@@ -171,7 +171,7 @@ class Timeline {
     size_t tensor = 0, bucket = 0, gate = 0, issue = 0;
     size_t held = 0;  // the first collective whose payloads may not be decoded yet
   };
-  Next next_;  // what is next, as indices
+  Next next_;  // indices
   int in_flight_ = 0;
   bool in_hook_ = false;  // a bucket's leading operations are not done
   // The current stage of the user's thread, or the last one.

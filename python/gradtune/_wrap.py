@@ -149,8 +149,8 @@ def wrap(
     For experts:
         policy: The policy that proposes strategies: auto, mergecomp, fixed or exhaustive. Default: auto.
         tuning_share: Share of time lost against the baseline after which tuning ends. Default: 0.25.
-        lossy_after: Steps before any lossy compressor may run. Default: the need of each compressor. That is 80 for
-            int3packed and powersgd if an optimizer is not SGD, else 0.
+        lossy_after: Steps before any lossy compressor may run. Default: the need of each compressor. The need is 80
+            for int3packed and powersgd if an optimizer is not SGD, else 0.
         memory_budget: Bytes of residuals and payloads. Default: no limit.
         host_threads: Threads that may compress beside the training thread. Default: cores - 1.
         seed: Seed of the tuner's random choices and of random compressors. Default: 0.

@@ -53,7 +53,7 @@ FOUND = {"over error budget", "residual runs away", "broken", "not finite"}
 @dataclass(frozen=True)
 class Training:
     task: str
-    compressor: str
+    compressor: str = ""  # of the imported strategy; empty: the job is tuned
     schedule: str = "constant"
     first: int = 0  # first step of the strategy
     fault: str = ""
@@ -63,7 +63,7 @@ class Training:
         where = f"{self.task}, {self.compressor}"
         if self.fault:
             return f"fault: {where}, {self.fault}"
-        if self.compressor == "tuned":
+        if not self.compressor:
             return f"tuned: {self.task}, {self.schedule}"
         return f"healthy: {where}, {self.schedule}, from step {self.first}"
 
@@ -77,7 +77,7 @@ HEALTHY = [Training(*row) for row in (
     ("text", "int3packed", "batch", 150), ("text", "int8", "cosine", 150),
     ("lstm", "int4packed", "cosine", 150), ("lstm", "int4packed", "batch", 0), ("lstm", "int4", "batch", 150),
     ("lstm", "int3packed", "drop", 150), ("lstm", "int3packed", "cosine", 150))]
-TUNED = [Training("vgg", "tuned", schedule) for schedule in ("constant", "cosine", "drop")]
+TUNED = [Training("vgg", schedule=schedule) for schedule in ("constant", "cosine", "drop")]
 FAULTS = [Training(task, compressor, fault=fault, rank=rank)
           for task, compressor in (("mlp", "int3packed"), ("resnet", "powersgd"), ("text", "int4packed"))
           for fault, rank in (("decoder", -1), ("residual", 1), ("scale", 1), ("rate", -1))]
@@ -124,9 +124,8 @@ class GuardBench:
         journal = self.folder / "journal.jsonl"
         journal.unlink(missing_ok=True)
         fault = ["--fault", training.fault, "--fault-step", FAULT_STEP, "--fault-rank", training.rank]
-        if training.compressor == "tuned":
-            how = {"GRADTUNE_PACING_MBIT": str(TUNED_MBIT)}
-        else:
+        how = {"GRADTUNE_PACING_MBIT": str(TUNED_MBIT)}
+        if training.compressor:
             how = {"GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_STRATEGY": str(self.strategy_of(training)),
                    "GRADTUNE_LOSSY_AFTER": str(training.first)}
         self.launch(["--task", training.task, "--schedule", training.schedule, "--steps", steps,
@@ -187,10 +186,10 @@ def main():
         for training in trainings:
             if training.fault:
                 measured = bench.fault(training)
-            elif training.compressor == "tuned":
-                measured = bench.tuned(training)
-            else:
+            elif training.compressor:
                 measured = bench.healthy(training, flags.steps)
+            else:
+                measured = bench.tuned(training)
             command = f"guard.py --only '{training.name()}'"
             row = {"name": training.name(), "command": command, **measured}
             print(json.dumps(row), flush=True)

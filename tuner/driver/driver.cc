@@ -76,7 +76,7 @@ void Driver::begin(Job job) {
   if (!journal) return end_journal(journal.error());
   journal_ = std::move(journal.value());
   write(journal_line(job_.table));
-  if (job_.imported) planned(-1, kImportedSlot, *job_.imported);
+  if (job_.imported) write_plan(-1, kImportedSlot, *job_.imported);
 }
 
 SavedTuner Driver::saved() const {
@@ -104,7 +104,7 @@ core::Result<Action> Driver::resume(const SavedTuner& saved, const Told& told) {
       told,
       [&](const core::StepReport& report) {
         Action answer = decide(report);
-        if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
+        if (answer.candidate) write_plan(report.step + 1, answer.command.slot, *answer.candidate);
         return answer;
       },
       [&](const Timing& timing) {
@@ -183,8 +183,8 @@ void Driver::learn_uses(std::vector<core::CodecUse> uses) { job_.table.uses = st
 Action Driver::on_step(const StepProtocol::Received& received, const StepProtocol& protocol) {
   if (received.failure) could_not_prepare(protocol.step(), *received.failure);
   Action action = decide(received.report);
-  lost(protocol.step(), protocol.slot(), protocol.errors());
-  if (action.candidate) planned(protocol.step(), action.command.slot, *action.candidate);
+  write_errors(protocol.step(), protocol.slot(), protocol.errors());
+  if (action.candidate) write_plan(protocol.step(), action.command.slot, *action.candidate);
   return action;
 }
 
@@ -236,13 +236,13 @@ void Driver::learn_timing(int32_t slot, const std::vector<policies::TimedOp>& op
   tuner_->learn_timing(slot, ops);
 }
 
-void Driver::lost(int64_t step, int32_t slot, const ErrorBudget::State& errors) {
+void Driver::write_errors(int64_t step, int32_t slot, const ErrorBudget::State& errors) {
   constexpr int64_t kEvery = 32;  // the window of the medians, in steps
   const bool is_lossy = std::ranges::any_of(errors.buckets, [](const auto& bucket) { return bucket.errors.count > 0; });
   if (journal_ && is_lossy && step % kEvery == 0) write(journal_line(step, slot, errors));
 }
 
-void Driver::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
+void Driver::write_plan(int64_t step, int32_t slot, const policies::Candidate& candidate) {
   if (journal_) write(journal_plan_line(step, slot, job_, candidate));
 }
 

@@ -9,7 +9,7 @@
 // - claim_journal(), once, before the first step
 // - start(), when the gradients and their order are known, or resume() from a checkpoint. A later start() begins anew.
 // - in each step: the observations of the backward pass (learns_ready() ... ran()), then on_step() once the command of
-//   the step's control word was carried out. Its action goes to StepProtocol::announce(), with text_of() it.
+//   the step's control word was carried out. Its action goes to StepProtocol::announce() with the text of text_of().
 // - finish(), when training ends
 // Calls before start() observe nothing. Errors of the journal never end a job: it ends with one warning.
 #pragma once
@@ -113,8 +113,8 @@ class Driver {
   void watch_content(int32_t position, const RowShares& shares, bool came_as_rows);
 
   void could_not_prepare(int64_t step, const std::string& why);
-  void lost(int64_t step, int32_t slot, const ErrorBudget::State& errors);
-  void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
+  void write_errors(int64_t step, int32_t slot, const ErrorBudget::State& errors);
+  void write_plan(int64_t step, int32_t slot, const policies::Candidate& candidate);
   void note(const std::vector<Decision>& decisions);
   void write(const std::string& journal_line);
   void end_journal(const core::Error& why);

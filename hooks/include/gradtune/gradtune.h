@@ -96,7 +96,7 @@ struct Options {
   // Share of time lost against the baseline after which tuning ends. Default: 0.25.
   std::optional<double> tuning_share = {};
   // Steps before any lossy compressor may run. Default: the need of each compressor.
-  // That is 80 for int3packed and powersgd if an optimizer is not SGD, else 0.
+  // The need is 80 for int3packed and powersgd if an optimizer is not SGD, else 0.
   std::optional<int64_t> lossy_after = {};
   // Bytes of residuals and payloads. Default: no limit.
   std::optional<int64_t> memory_budget = {};
