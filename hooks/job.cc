@@ -54,6 +54,7 @@ Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& 
     Trained trained = make(settings);
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
+    sums = trained.sums;
     check_parameters(*stepper, *model);
     settings.codecs_from = "named";
     settings.optimizers = family_of(*stepper);

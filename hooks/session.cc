@@ -22,12 +22,14 @@ namespace {
 
 using Known = Learning::Known;
 
-exec::ExecutorOptions executor_options(const Settings& settings, exec::Device* device, Peers& peers) {
+exec::ExecutorOptions executor_options(const Job& job, Peers& peers) {
+  const Settings& settings = job.settings;
   return {.host_threads = static_cast<int>(settings.host_threads),
           .timeout_ms = settings.timeout_ms,
           .memory_budget_bytes = settings.memory_budget,
           .seed = settings.seed,
-          .device = device,
+          .sums = job.sums,
+          .device = job.device.get(),
           .alarm = [&peers] { return peers.alarm(); }};
 }
 
@@ -49,7 +51,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
           job_.collectives.get(),
           settings().quiet ? WaitingLine::Say() : [this](const std::string& line) { front_->say(line); }),
       module_broadcast_(peers_),
-      executor_(peers_.groups(), *clock_, executor_options(settings(), job_.device.get(), peers_),
+      executor_(peers_.groups(), *clock_, executor_options(job_, peers_),
                 [this](bool finite) { return protocol_.control_word(finite); }),
       overlap_(settings().forward_overlap, gradients(), *job_.stepper, executor_, *clock_, warnings_),
       protocol_(executor_, peers_.rank(), job_.limits, &tuner::read_candidate),

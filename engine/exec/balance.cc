@@ -80,10 +80,10 @@ void find_begin(const BucketProgram& bucket, const BucketMemory& memory, compres
   find({.values = memory.residual, .n = bucket.numel, .to = &balance.begin}, memory, queue);
 }
 
-double imbalance(const Balance& balance, int size) {
+double imbalance(const Balance& balance, int divisor) {
   const auto& [given, sent, kept, left, begin] = balance;
   if (given.squares <= 0) return 0;
-  return std::abs(given.sum - size * sent.sum - kept.sum) / std::sqrt(given.squares);
+  return std::abs(given.sum - divisor * sent.sum - kept.sum) / std::sqrt(given.squares);
 }
 
 double loss_of_residual(const Total& left, const Total& begin) {

@@ -80,7 +80,7 @@ void find_begin(const BucketProgram& bucket, const BucketMemory& memory, compres
 // The first is the difference between the input and the sum of payload and next residual, relative to the norm of
 // the input. The second is the difference between the residual that a step begins with and the one that the step
 // before it kept.
-double imbalance(const Balance& balance, int size);  // `size`: the ranks, of whose average the payload is a share
+double imbalance(const Balance& balance, int divisor);  // by which the payload's share of the result was divided
 double loss_of_residual(const Total& left, const Total& begin);
 
 }  // namespace gradtune::exec

@@ -48,7 +48,7 @@ struct Runner {
 
   // Scales the bucket and adds the residual, after which nothing of the residual is left.
   core::Status operator()(const Scale& work) const {
-    const float factor = 1.0F / static_cast<float>(memory.size);
+    const float factor = 1.0F / static_cast<float>(memory.divisor);
     if (bucket.dtype == DType::f32 || bucket.staged > 0) {
       scale_here(compress::Scaling{.values = elements(),
                                    .residual = work.residual ? memory.residual : nullptr,
@@ -58,7 +58,7 @@ struct Runner {
     } else if (bucket.dtype == DType::f64) {
       auto* const values = reinterpret_cast<double*>(memory.at(bucket.dense[space]));
       scale_here(compress::DoubleScaling{
-          .values = {values, static_cast<size_t>(bucket.numel)}, .factor = 1.0 / memory.size, .verdict = &verdict});
+          .values = {values, static_cast<size_t>(bucket.numel)}, .factor = 1.0 / memory.divisor, .verdict = &verdict});
     } else {
       scale_here(NumbersScaling{.numbers = memory.at(bucket.dense[space]),
                                 .dtype = bucket.dtype,
@@ -176,15 +176,15 @@ struct Runner {
   }
 
   void encode_elements(const Encode& encode) const {
-    const auto size = static_cast<float>(memory.size);
+    const auto divisor = static_cast<float>(memory.divisor);
     auto* const bank = encode.bank ? reinterpret_cast<float*>(memory.at(*encode.bank)) : nullptr;
     for (const Payload& payload : encode.payloads) {
       const compress::Encode job{.gradient = elements(payload.range),
                                  .residual = encode.residual ? memory.residual + payload.range.begin : nullptr,
                                  .residual_next = encode.bank ? bank + payload.range.begin : nullptr,
                                  .add_to_residual_next = encode.share,
-                                 .scale = encode.share ? 1.0F : 1.0F / size,
-                                 .error_scale = size,
+                                 .scale = encode.share ? 1.0F : 1.0F / divisor,
+                                 .error_scale = divisor,
                                  .summed = encode.summed,
                                  .work = work_on(payload, encode),
                                  .payload = bytes_of(payload),
@@ -228,7 +228,7 @@ struct Runner {
     const compress::RowBuffer& list = memory.rows->lists[static_cast<size_t>(encode.list)];
     for (const Payload& payload : encode.payloads) {
       encode.codec->rows()->encode_rows({.rows = rows_in(list, payload.range, bucket.lists->width),
-                                         .scale = encode.share ? 1.0F : 1.0F / static_cast<float>(memory.size),
+                                         .scale = encode.share ? 1.0F : 1.0F / static_cast<float>(memory.divisor),
                                          .payload = bytes_of(payload),
                                          .verdict = &verdict},
                                         compress::host(queue));

@@ -39,6 +39,7 @@ struct BucketMemory {
   core::PerSpace<std::byte*> state_next = {};
   Device* device = nullptr;  // null if everything is on the host
   int size = 1;              // ranks
+  int divisor = 1;           // of the sum over ranks; a rank's share of the result is divided by it
   uint64_t seed = 0;         // of random compressors
   uint32_t step = 0;
   RowState* rows = nullptr;  // of a bucket that works on lists

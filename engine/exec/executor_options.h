@@ -18,6 +18,7 @@ struct ExecutorOptions {
   int64_t timeout_ms = 300'000;  // of every collective
   int64_t memory_budget_bytes = INT64_MAX;  // for residuals and pool, in each space
   uint64_t seed = 0;                        // of random compressors
+  bool sums = false;                        // results are sums over ranks, not averages
   Device* device = nullptr;                 // of gradients outside of the host's memory; outlives the executor
   // Called now and then while a step waits; returns an error if another rank has failed. A transport only tells the
   // ranks that wait for the dead rank itself.

@@ -61,7 +61,7 @@ void add(const RunSquares& job, const BucketMemory& memory, compress::Queue& que
 // a share of the average before.
 void sample_banked(const Encode& encode, const BucketMemory& memory, const float* gradient, compress::Queue& queue,
                    LossSample& sample) {
-  const double unit = encode.share ? memory.size : 1;
+  const double unit = encode.share ? memory.divisor : 1;
   const Range range = range_of(encode);
   add({.values = gradient,
        .others = encode.residual ? memory.residual : nullptr,

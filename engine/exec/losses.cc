@@ -14,7 +14,7 @@ void Losses::follow(size_t buckets) {
 
 void Losses::forget_left() { std::ranges::fill(left_, std::nullopt); }
 
-void Losses::keep(int32_t bucket, const Findings& findings, bool is_balanced, int size) {
+void Losses::keep(int32_t bucket, const Findings& findings, bool is_balanced, int divisor) {
   const LossSample& sample = findings.sample;
   const bool is_clean = findings.of_sample.nonfinite == 0 && findings.of_sample.rejected == 0;
   core::BucketLoss loss;
@@ -25,7 +25,7 @@ void Losses::keep(int32_t bucket, const Findings& findings, bool is_balanced, in
   }
   const Balance& balance = findings.balance;
   const std::optional<Total>& left = left_[static_cast<size_t>(bucket)];
-  if (is_balanced) loss.imbalance = imbalance(balance, size);
+  if (is_balanced) loss.imbalance = imbalance(balance, divisor);
   if (left) loss.imbalance = std::max(loss.imbalance, loss_of_residual(*left, balance.begin));
   losses_[static_cast<size_t>(bucket)] = loss;
 }

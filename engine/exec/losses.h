@@ -25,7 +25,7 @@ class Losses {
   bool knows_left(int32_t bucket) const { return left_[static_cast<size_t>(bucket)].has_value(); }
 
   // Called when a bucket is done, with what the step found. `is_balanced`: its books were checked.
-  void keep(int32_t bucket, const Findings& findings, bool is_balanced, int size);
+  void keep(int32_t bucket, const Findings& findings, bool is_balanced, int divisor);
   // Called if the step counts, with the total of the bucket's residual; none: not known.
   void settle(int32_t bucket, const std::optional<Total>& left) { left_[static_cast<size_t>(bucket)] = left; }
 

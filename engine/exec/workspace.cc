@@ -22,8 +22,9 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
 
 }  // namespace
 
-Workspace::Workspace(const core::Seat& seat, uint64_t seed, Platform platform, int64_t timeout_ms)
+Workspace::Workspace(const core::Seat& seat, uint64_t seed, Platform platform, int64_t timeout_ms, bool sums)
     : seat_(seat),
+      divisor_(sums ? 1 : seat.size),
       seed_(seed),
       platform_(std::move(platform)),
       memory_({.device = platform_.device, .timeout_ms = timeout_ms}),
@@ -150,7 +151,7 @@ bool Workspace::arrived(int32_t tensor, const Piece& piece, const Arrived& arriv
                  .arrived = arrived,
                  .to = gradient_of(piece.bucket) +
                        (piece.arena_begin - bucket.arena_begin) * core::bytes_per_element(bucket.dtype),
-                 .factor = 1.0F / static_cast<float>(seat_.size),
+                 .factor = 1.0F / static_cast<float>(divisor_),
                  .verdict = scales ? &findings_.verdict(piece.bucket, 0) : nullptr},
                 queue);
   }
@@ -272,7 +273,7 @@ void Workspace::make_void(int32_t bucket, compress::Queue& queue) {
 }
 
 void Workspace::keep_loss(int32_t bucket) {
-  losses_.keep(bucket, findings_.of(bucket), is_balanced(bucket), seat_.size);
+  losses_.keep(bucket, findings_.of(bucket), is_balanced(bucket), divisor_);
 }
 
 void Workspace::settle() {
@@ -300,6 +301,7 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
   BucketMemory memory{.gradient = gradient_of(bucket),
                       .device = platform_.device,
                       .size = seat_.size,
+                      .divisor = divisor_,
                       .seed = seed_,
                       .step = steps_,
                       .rows = rows_.of(bucket)};

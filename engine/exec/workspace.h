@@ -32,8 +32,10 @@ namespace gradtune::exec {
 
 class Workspace {
  public:
-  // `seed` is that of random compressors, `timeout_ms` the limit of copies between steps.
-  Workspace(const core::Seat& seat, uint64_t seed, Platform platform = {}, int64_t timeout_ms = 300'000);
+  // `seed` is that of random compressors, `timeout_ms` the limit of copies between steps. `sums`: results are sums over
+  // ranks, wherever this and other headers say averages.
+  Workspace(const core::Seat& seat, uint64_t seed, Platform platform = {}, int64_t timeout_ms = 300'000,
+            bool sums = false);
 
   // Sets the gradients to work on, in the table's order. Drops all slots. Residuals are kept if only times changed
   // in the table.
@@ -140,6 +142,7 @@ class Workspace {
   void keep_loss(int32_t bucket);
 
   const core::Seat seat_;
+  const int divisor_;  // of sums over ranks
   const uint64_t seed_;
   const Platform platform_;
   core::GradientTable table_;

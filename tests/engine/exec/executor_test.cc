@@ -63,6 +63,34 @@ TEST_P(ExecutorRanks, NothingIsLostAcrossSwitchesOfStrategyAndPartition) {
   }
 }
 
+// A rank's share of an average of doubled gradients is its share of their sum, to the bit. So it is with residuals.
+TEST(Executor, SumsOfTwoRanksAreTheAveragesOfDoubledGradients) {
+  const core::GradientTable table = mixed_table();
+  ExecutorOptions sums = kWithHost;
+  sums.sums = true;
+  Fleet summing(2, table, sums), averaging(2, table, kWithHost);
+  core::Rng rng(23);
+  for (const Place place : {Place::device, Place::host}) {
+    for (const std::string& option : all_options(place)) {
+      if (option.starts_with("sign")) continue;  // signs do not show that gradients are doubled
+      const core::Strategy strategy = make_strategy(table, option, 10'000, 1);
+      summing.run(strategy);
+      averaging.run(strategy);
+      for (int i = 0; i < 3; ++i) {
+        const std::vector<Values> gradients = random_gradients(table, 2, rng);
+        std::vector<Values> doubled = gradients;
+        for (Values& each : doubled) {
+          for (float& value : each) value *= 2;
+        }
+        expect_ok(summing.step(gradients));
+        expect_ok(averaging.step(doubled));
+        ASSERT_EQ(summing.rank(0).average(), averaging.rank(0).average()) << option;
+        ASSERT_EQ(summing.rank(1).average(), averaging.rank(0).average()) << option;
+      }
+    }
+  }
+}
+
 TEST(Executor, AStepWithoutGradientsIsAStep) {
   Fleet fleet(2, make_table({{0, DType::f32}}));
   fleet.run(core::Strategy{});
