@@ -56,6 +56,15 @@ Gradients::Brought Contents::bring(int32_t position, int64_t step) {
   return brought;
 }
 
+std::vector<SharedThing> Contents::describe() const {
+  std::vector<SharedThing> things;
+  for (size_t p = 0; p < used_.size(); ++p) {
+    things.push_back(
+        {"gradient of " + gradients_.table().tensors[p].name, {{"it", used_[p] == kNone ? "missing" : "there"}}});
+  }
+  return things;
+}
+
 void Contents::give(bool not_dense, int64_t step) {
   const at::DisableRecordFunctionGuard unseen;  // only the user's own uses before step() count
   for (size_t p = 0; p < used_.size() && not_dense; ++p) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/exec/executor.h"
+#include "hooks/c10d/comparison.h"
 #include "hooks/c10d/peers.h"
 #include "hooks/gradients.h"
 #include "hooks/stepper.h"
@@ -32,6 +33,9 @@ class Contents {
 
   // The gradient of that step as it is now; notes its form.
   Gradients::Brought bring(int32_t position, int64_t step);
+
+  // Which gradients this rank has in the current pass.
+  std::vector<SharedThing> describe() const;
 
   // Sets each gradient to its average. An average is sparse if every rank that has a gradient has a sparse one, else
   // dense. A gradient that no rank used stays undefined, as with DDP, so that momentum and weight decay do not change

@@ -54,6 +54,7 @@ Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& 
     Trained trained = make(settings);
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
+    arrival = trained.arrival;
     sums = trained.sums;
     check_parameters(*stepper, *model);
     settings.codecs_from = "named";
@@ -85,7 +86,7 @@ Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& 
                              "option collectives is \"nccl\", which is for parameters on a CUDA device, and these are "
                              "on the CPU; allowed is gloo"});
     }
-    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival, device);
+    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, arrival, device);
   } catch (const std::exception& caught) {
     status = error_of(caught);
     if (options.timeout && !std::isnan(*options.timeout)) {

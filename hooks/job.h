@@ -27,7 +27,8 @@ struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
   Arrival arrival = Arrival::hooks;
-  bool sums = false;  // gradients become sums over ranks, not averages
+  // Gradients become sums over ranks, not averages, and all ranks must have the same ones in each pass.
+  bool sums = false;
   // Makes the kernels for a device; null: gradtune's own.
   std::function<std::unique_ptr<exec::Kernels>(c10::Device device)> make_kernels = {};
 };
@@ -43,6 +44,7 @@ struct Job {
   tuner::ErrorBudget::Limits limits;
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
+  Arrival arrival = Arrival::hooks;
   bool sums = false;
   std::shared_ptr<exec::Device> device;      // null if gradients are on the host
   std::unique_ptr<QueueStream> collectives;  // the stream for NCCL; null if it is not used

@@ -61,7 +61,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       updates_(gradients()),
       ready_(*clock_, job_.device),
       step_clock_(*clock_),
-      pass_end_({.ended = [this] { return end_of_pass(); }, .left = [this] { pass_was_left(); }}) {
+      pass_end_({.ended = [this] { return end_pass(); }, .left = [this] { pass_was_left(); }}) {
   explained(Final::every_error, [this] { set_up(); });
   set_hooks();
   step_clock_.restart();
@@ -189,6 +189,27 @@ void Session::on_ready(int32_t position) {
   raised([&] { explained(Final::every_error, [this, position] { take_ready(position); }); });
 }
 
+void Session::begin_pass() {
+  raised([&] {
+    explained(Final::every_error, [this] {
+      check_between_passes();
+      begin_backward();
+    });
+  });
+}
+
+void Session::enter_autograd_pass() {
+  if (*no_sync_ > 0) return;
+  raised([&] { explained(Final::every_error, [this] { enter_pass(); }); });
+}
+
+void Session::enter_pass() {
+  check_usable();
+  if (pass_.is_running()) return pass_end_.queue_postponed();
+  begin_backward();
+  pass_end_.queue();
+}
+
 void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) {
   const int32_t position = gradients().hand_over(parameter, std::move(gradient));
   if (position >= 0) on_ready(position);
@@ -198,11 +219,8 @@ void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) 
 void Session::take_ready(int32_t position) {
   RECORD_USER_SCOPE("gradtune::gradient_ready");
   check_usable();
-  if (!pass_.is_running()) {
-    begin_backward();
-  } else {
-    pass_end_.queue_postponed();
-  }
+  if (job_.arrival == Arrival::hooks) enter_pass();
+  core::check(pass_.is_running(), "a gradient is handed over in a pass");
   if (!pass_.ready(position)) {
     fail({core::Error::Code::invalid,
           "the gradient of " + gradients().table().tensors[static_cast<size_t>(position)].name +
@@ -241,7 +259,6 @@ void Session::begin_backward() {
   step_clock_.begin_pass();
   alike_ = {.buffers = job_.model->buffer_layout(), .updated = updates_.begin_pass(protocol_.step())};
   if (learning_.known() != Known::nothing) begin_step();
-  pass_end_.queue();
 }
 
 void Session::begin_step() {
@@ -252,7 +269,7 @@ void Session::begin_step() {
 // A backward pass may run inside a node of another pass, as with checkpointing. The outer pass may give the
 // gradients that the inner one did not reach. So the exchange ends when all gradients are ready, or with the
 // outermost pass.
-bool Session::end_of_pass() {
+bool Session::end_pass() {
   if (!pass_.is_running()) return true;
   if (is_nested_pass() && !pass_.is_whole()) return false;
   raised([&] {
@@ -301,6 +318,10 @@ void Session::finish_backward() {
   own.emplace(step_clock_);
   step_clock_.end_backward(executor_.times());
   if (!overlap_.is_under_way()) report_times();
+  // A gradient that only some replicas reduce would be applied by these alone.
+  if (job_.sums && received.value().not_dense) {
+    peers_.must_agree("gradients of a backward pass", to_text(contents_.describe()));
+  }
   contents_.give(received.value().not_dense, protocol_.step());
   const std::optional<tuner::ForwardTimes> forward = overlap_.take_times();
   if (forward && driver_) driver_->learn_forward(*forward);

@@ -62,9 +62,18 @@ class Session {
   // update after a backward pass ends the step and returns true; the other optimizers need not step as often.
   void begin_update();
   bool end_update(size_t optimizer = 0);
-  // With Arrival::handed_over, on the thread that runs backward: takes a gradient of the current pass, laid out as
-  // gradient_strides() says. A parameter that the session does not know is ignored. At the end of the pass
-  // `averaged` is called. In it, give_back() copies each average, or returns another tensor if it is sparse.
+
+  // With Arrival::handed_over, another component brings the gradients of a backward pass, on the thread that runs it:
+  // - begin_pass() or enter_autograd_pass(), before the first gradient.
+  // - hand_over(), for each gradient, laid out as gradient_strides() says. A parameter that the session does not know
+  //   is ignored.
+  // - end_pass(). Waits for the averages, and calls `averaged`. In it, give_back() copies each average, or returns
+  //   another tensor if it is sparse. Returns false, and does nothing, if autograd runs the pass inside of another one
+  //   that may still bring gradients; then it ends with that one.
+  void begin_pass();
+  bool end_pass();
+  // Begins a pass unless one is running, and ends it when autograd does. Call it in a hook of each gradient.
+  void enter_autograd_pass();
   void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);
@@ -102,9 +111,9 @@ class Session {
   void on_ready(int32_t position);
   void take_ready(int32_t position);
   void send(int32_t position);
+  void enter_pass();
   void begin_backward();
   void begin_step();
-  bool end_of_pass();
   void pass_was_left();
   void finish_backward();
   void send_missing();

@@ -42,6 +42,7 @@ c10::intrusive_ptr<c10::ivalue::Future> DdpBridge::run(c10d::GradBucket& bucket)
   }
   const auto done = waiting.done;
   waiting_.push_back(std::move(waiting));
+  session_->enter_autograd_pass();
   // An index is used because hand_over() may end the pass with an error.
   const size_t at = waiting_.size() - 1;
   for (size_t i = 0; i < waiting_[at].parameters.size(); ++i) {

@@ -47,14 +47,20 @@ PYBIND11_MODULE(_gradtune, module) {
       .def(py::init<>())
       .def("add", [](RegistrationCount& count) { count.value.fetch_add(1, std::memory_order_relaxed); });
 
-  py::enum_<Arrival>(module, "Arrival").value("hooks", Arrival::hooks).value("handed_over", Arrival::handed_over);
+  using Brings = PythonSession::Brings;
+  py::enum_<Brings>(module, "Brings")
+      .value("hooks", Brings::hooks)
+      .value("ddp", Brings::ddp)
+      .value("units", Brings::units);
 
   py::class_<PythonSession>(module, "Session")
       .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
-                    const py::dict&, Arrival>())
+                    const py::dict&, Brings>())
       .def("attach", [](PythonSession& session, const std::shared_ptr<c10d::Reducer>& reducer,
                         const c10::intrusive_ptr<c10d::ProcessGroup>& group) { session.attach(*reducer, group); })
       .def("hand_over", &PythonSession::hand_over)
+      .def("begin_pass", &PythonSession::begin_pass)
+      .def("end_pass", &PythonSession::end_pass)
       .def("begin_update", &PythonSession::begin_update)
       .def("end_update", &PythonSession::end_update)
       .def("enter_no_sync", &PythonSession::enter_no_sync)

@@ -38,7 +38,7 @@ Options options_of(const py::dict& given) {
 
 PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
                              const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
-                             Arrival arrival) {
+                             Brings brings) {
   const Options given = options_of(options);
   const auto lists = std::make_shared<PythonLists>(std::move(source), std::move(count));
   const auto make = [&](const Settings& settings) {
@@ -46,7 +46,8 @@ PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCoun
     Trained trained;
     trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers, settings.ignored);
     trained.stepper = std::make_unique<ListedStepper>(lists);
-    trained.arrival = arrival;
+    trained.arrival = brings == Brings::hooks ? Arrival::hooks : Arrival::handed_over;
+    trained.sums = brings == Brings::units;
     return trained;
   };
   std::optional<core::Exception> failed;
@@ -54,6 +55,7 @@ PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCoun
     const py::gil_scoped_release release;
     try {
       session_ = std::make_unique<Session>(make, group, given, std::make_unique<const core::SteadyClock>(), front_);
+      if (brings == Brings::units) units_ = std::make_unique<ReplicaUnits>(*session_);
     } catch (const core::Exception& error) {
       failed = error;
     }
@@ -87,11 +89,22 @@ void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d
   bridge_ = DdpBridge::build(reducer, group, open());
 }
 
-void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor) {
+void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, const torch::Tensor& value,
+                              double divisor, int64_t version) {
   run([&](Session& session) {
-    if (!replicas_) replicas_ = std::make_unique<ReplicaHook>(session);
-    replicas_->run(unit, reduced, {.times = times, .divisor = divisor});
+    session.enter_autograd_pass();
+    units_->hand_over({.unit = unit, .reduced = reduced, .value = value, .divisor = divisor, .version = version});
   });
+}
+
+void PythonSession::begin_pass() {
+  run([](Session& session) { session.begin_pass(); });
+}
+
+bool PythonSession::end_pass() {
+  bool ended = false;
+  run([&](Session& session) { ended = session.end_pass(); });
+  return ended;
 }
 
 void PythonSession::begin_update() {

@@ -21,25 +21,32 @@
 #include "python/ddp_hook.h"
 #include "python/python_front.h"
 #include "python/python_lists.h"
-#include "python/replica_hook.h"
+#include "python/replica_units.h"
 
 namespace gradtune {
 
 class PythonSession {
  public:
+  // The component that brings gradients: gradtune's own hooks, the reducer of DistributedDataParallel, or FSDP2.
+  enum class Brings : uint8_t { hooks, ddp, units };
+
   // Called with the GIL held, which it releases while it waits. `options` are those of gradtune.h by name, none of
   // them None.
   PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
-                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Arrival arrival);
+                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Brings brings);
   ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;
 
-  // With Arrival::handed_over by DistributedDataParallel: attaches to its reducer and group.
+  // With DistributedDataParallel: attaches to its reducer and group.
   void attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // With Arrival::handed_over by FSDP2: takes a tensor to reduce over replicas; see ReplicaHook.
-  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor);
+  // With the units of FSDP2, whose results are sums: takes one in a backward pass of autograd, or between begin_pass()
+  // and end_pass(); see ReplicaUnits and Session.
+  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, const torch::Tensor& value, double divisor,
+                 int64_t version);
+  void begin_pass();
+  bool end_pass();
 
   void begin_update();
   bool end_update(size_t optimizer);  // returns true if this ended the step
@@ -67,9 +74,9 @@ class PythonSession {
 
   std::unique_ptr<Session> session_;  // null after close()
   const std::shared_ptr<PythonFront> front_ =
-      std::make_shared<PythonFront>();     // shared with the session, because it keeps an interrupt
-  std::shared_ptr<DdpBridge> bridge_;      // null without DDP
-  std::unique_ptr<ReplicaHook> replicas_;  // null without FSDP
+      std::make_shared<PythonFront>();   // shared with the session, because it keeps an interrupt
+  std::shared_ptr<DdpBridge> bridge_;    // null without DDP
+  std::unique_ptr<ReplicaUnits> units_;  // null without FSDP
   std::thread::id trainer_ = std::this_thread::get_id();
 
   std::mutex mutex_;  // guards the next two; only the training thread changes them

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The all-reduce hook of FSDP2: a tensor that FSDP reduced over shards is handed over when it is ready, and holds
-// the result over replicas at the end of the backward pass. Meanwhile FSDP may divide it in place, and makes
-// gradients from it, which must be views.
+// The units of a model that FSDP2 shards, of which each replica holds a shard. A unit's gradient, reduced over shards,
+// is handed over when it is ready. It holds the result over replicas at the end of the backward pass. Until then FSDP
+// makes gradients from it, which must be views.
 #pragma once
 
 #include <torch/types.h>
@@ -15,31 +15,28 @@
 
 namespace gradtune {
 
-class ReplicaHook {
+class ReplicaUnits {
  public:
-  // The session must outlive its backward passes.
-  explicit ReplicaHook(Session& session);
-  ReplicaHook(const ReplicaHook&) = delete;
-  ReplicaHook& operator=(const ReplicaHook&) = delete;
+  // The session gives sums, and must outlive its backward passes.
+  explicit ReplicaUnits(Session& session);
+  ReplicaUnits(const ReplicaUnits&) = delete;
+  ReplicaUnits& operator=(const ReplicaUnits&) = delete;
 
-  // The gradient becomes the average over replicas, times `times`, divided by `divisor`. FSDP does that division on
-  // its result over shards when this returns; it does none if the divisor is 1.
-  struct Factors {
-    double times = 1, divisor = 1;
+  struct Brought {
+    torch::Tensor unit;     // the session's parameter, with the shape and dtype of the others
+    torch::Tensor reduced;  // over shards; it gets the sum over replicas, divided by `divisor`
+    torch::Tensor value;    // `reduced`, or a copy if FSDP changes that in place during the pass
+    double divisor = 1;
+    int64_t version = 0;  // that `reduced` has at the end, unless something else than FSDP changed it
   };
-  // `unit` is the session's parameter, with the shape and dtype of `reduced`. Called during a backward pass.
-  void run(const torch::Tensor& unit, const torch::Tensor& reduced, const Factors& factors);
+  // Called in a pass of the session.
+  void hand_over(Brought brought);
 
  private:
   void finish();
 
-  struct Waiting {
-    torch::Tensor unit, reduced;
-    Factors factors;
-    int64_t version;  // of `reduced`; FSDP's division raises it by one
-  };
   Session& session_;
-  std::vector<Waiting> waiting_;  // of the current pass
+  std::vector<Brought> waiting_;  // of the current pass
 };
 
 }  // namespace gradtune

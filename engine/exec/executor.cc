@@ -34,8 +34,8 @@ Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const E
     : shared_{.groups = groups,
               .clock = clock,
               .options = options,
-              .workspace =
-                  Workspace(groups.seat, options.seed, platform_of(groups, options.device), options.timeout_ms, options.sums)},
+              .workspace = Workspace(groups.seat, options.seed, platform_of(groups, options.device), options.timeout_ms,
+                                     options.sums)},
       communication_(shared_, handler_, std::move(control_word)) {
   start_threads(64);
 }

@@ -272,9 +272,7 @@ void Workspace::make_void(int32_t bucket, compress::Queue& queue) {
   exec::make_void(this->bucket(bucket), memory_of(bucket), control_.any_drained(), queue);
 }
 
-void Workspace::keep_loss(int32_t bucket) {
-  losses_.keep(bucket, findings_.of(bucket), is_balanced(bucket), divisor_);
-}
+void Workspace::keep_loss(int32_t bucket) { losses_.keep(bucket, findings_.of(bucket), is_balanced(bucket), divisor_); }
 
 void Workspace::settle() {
   const auto buckets = static_cast<int32_t>(program_->buckets.size());

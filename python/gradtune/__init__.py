@@ -16,8 +16,8 @@ print(optimizer.result())
 from ._errors import Error
 from ._load import VERSION as __version__
 from ._optimizer import Optimizer
-from ._replicas import HsdpHook, hsdp_hook
 from ._results import Progress, Result
 from ._wrap import wrap
+from .replicas import Replicas, between_replicas
 
-__all__ = ["Error", "HsdpHook", "Optimizer", "Progress", "Result", "__version__", "hsdp_hook", "wrap"]
+__all__ = ["Error", "Optimizer", "Progress", "Replicas", "Result", "__version__", "between_replicas", "wrap"]

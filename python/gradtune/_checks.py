@@ -126,8 +126,13 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
                 f"{where} is wrapped in DistributedDataParallel, which averages gradients as well; allowed is the model "
                 "itself (model.module)"
             )
-        if kind in ("DataParallel", "FullyShardedDataParallel") or kind.startswith("FSDP"):
+        if kind in ("DataParallel", "FullyShardedDataParallel"):
             refuse(f"{where} is wrapped in {kind}, which gradtune does not serve; allowed is the model itself")
+        if kind.startswith("FSDP"):
+            refuse(
+                f"{where} is sharded by fully_shard() without replicas ({kind}), so that each gradient is reduced to one "
+                "rank; allowed is a 2-D mesh, on which gradtune communicates between the replicas"
+            )
     for name, parameter in model.named_parameters(prefix=prefix.removesuffix(".")):
         if not _is_ignored(name, ignored):
             check_parameter(name, parameter)

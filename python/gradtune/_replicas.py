@@ -1,157 +1,190 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hybrid sharding (HSDP): FSDP2 shards inside a group, and gradtune averages between the replicas."""
+"""The gradients that replicas of a sharded model (HSDP) sum between them, and the session that carries them."""
 
 from __future__ import annotations
 
 import os
-import sys
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable
-from typing_extensions import Unpack
 
 from . import _gradtune
-from ._checks import check_group, refuse
-from ._options import Options, PathLike, as_given, with_options
+from ._checks import refuse
+from ._errors import warn
+from ._exits import ExitWatch
+from ._fsdp import Key, Reduction
+from ._options import PathLike
 from ._results import Progress, Result
 from ._trained import Group, Named
 
+_MOST_SESSIONS = 8  # later units go over the replicas as they are
+
 
 class _Units:
-    """The parameters of a session: a tensor of equal size represents each of FSDP's reductions."""
+    """The parameters of a session: a tensor of equal size represents each unit."""
 
-    def __init__(self, units: list[torch.Tensor]) -> None:
+    def __init__(self, units: list[tuple[str, torch.Tensor]]) -> None:
         self._units = units
 
     def identity(self) -> int:
         return id(self)
 
     def check(self) -> None:
-        """Does nothing, because every call of the hook compares sizes."""
+        """Does nothing, because the session is only given tensors of the units' sizes."""
 
     def parameters(self) -> Named:
-        return [(f"unit {i}", unit) for i, unit in enumerate(self._units)]
+        return [(f"unit {i} ({name})", unit) for i, (name, unit) in enumerate(self._units)]
 
     def buffers(self) -> Named:
         return []
 
     def groups(self) -> list[Group]:
-        return [("0, group 0", list(self._units), "", False, [], "any")]
+        return [("0, group 0", [unit for _, unit in self._units], "", False, [], "any")]
 
 
 @dataclass(frozen=True)
-class _Reduction:
-    """The reduction that FSDP expects of one call of its hook, and the division after it."""
+class _Brought:
+    """A unit's gradient in the current pass."""
 
-    numel: int
-    dtype: torch.dtype
-    is_sum: bool  # over replicas, if a divide factor is set; else the average
-    divisor: float  # FSDP divides by it, in place, after the hook has returned
+    name: str
+    unit: torch.Tensor
+    reduced: torch.Tensor  # FSDP's result over shards; it gets the result over replicas
+    value: torch.Tensor  # `reduced`, or a copy of it if FSDP divides that in place
+    divisor: float  # of the sum over replicas
+    version: int  # that `reduced` has at the end of the pass, unless somebody changed it
 
     @classmethod
-    def asked(cls, reduced: torch.Tensor, caller: FrameType) -> _Reduction:
-        """Reads the rest of the request from FSDP's foreach_reduce(), which passes only the tensor to its hook."""
-        known = caller.f_locals
-        if "gradient_divide_factor" not in known or "postdivide_factor" not in known:
-            refuse(f"the hook was called by {caller.f_code.co_name}(); allowed is FSDP2's reduction of gradients alone")
-        is_sum = known["gradient_divide_factor"] is not None
-        return cls(reduced.numel(), reduced.dtype, is_sum, float(known["postdivide_factor"] or 1))
-
-    def __str__(self) -> str:
-        result = "the sum" if self.is_sum else "the average"
-        after = f", divided by {self.divisor:g}" if self.divisor != 1 else ""
-        return f"{result} of {self.numel} {self.dtype}{after}"
+    def by(cls, asked: Reduction, unit: torch.Tensor, reduced: torch.Tensor) -> _Brought:
+        value, version = (reduced.clone(), 1) if asked.in_place else (reduced, 0)
+        return cls(asked.name, unit, reduced, value, asked.divisor, version + reduced._version)
 
 
-class HsdpHook:
-    """An all-reduce hook of FSDP2, made by hsdp_hook()."""
+class Replicas:
+    """The result of between_replicas(): the communication between the replicas of a model.
 
-    def __init__(self, group: dist.ProcessGroup, options: dict[str, Any]) -> None:
+    A session carries the gradients from the end of the first backward pass on. A unit that is new in a later pass is
+    summed at the end of it, with a session for all units that are known by then.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, options: Mapping[str, Any]) -> None:
         self._group = group
-        self._options = options
-        self._units: list[tuple[_Reduction, torch.Tensor]] = []  # in the order of calls
-        self._at: int | None = None  # index of the next call in the current pass; None between passes
-        self._session: _gradtune.Session | None = None  # from the second pass on, until it is closed
+        self._options = dict(options)
+        self._units: dict[Key, tuple[str, torch.Tensor]] = {}  # in the order of their first reductions
+        self._new: dict[Key, _Brought] = {}  # of the current pass
+        self._untuned: set[Key] = set()
+        self._pass: int | None = None  # autograd's number of the current pass
+        self._session: _gradtune.Session | None = None
+        self._sessions = 0
         self._closed = False
-        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._warned = False
+        self._exits: ExitWatch | None = None
 
-    def __call__(self, reduced: torch.Tensor) -> None:
-        """Reduces over the group the result of FSDP2 over shards; gradients hold the result when backward() returns."""
-        asked = _Reduction.asked(reduced, sys._getframe(1))
-        if self._at is None:
-            self._begin_pass()
-        if self._session is None:
-            self._reduce(reduced, asked)
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def has_session(self) -> bool:
+        return self._session is not None
+
+    def take(self, reduced: torch.Tensor, asked: Reduction) -> bool:
+        """Takes a tensor that holds the result over replicas when backward() ends; False if it is not taken."""
+        key = asked.key
+        why = asked.used_at_once
+        if not why and key not in self._units and self._sessions >= _MOST_SESSIONS:
+            why = f"it is new, and there were {_MOST_SESSIONS} sessions before, each with new units"
+        if self._closed or why or key in self._untuned:
+            self._settle([each for each in self._new if asked.shares_parameters_with(each)])
+            self._warn_once(asked.name, why)
+            return False
+        self._enter_pass()
+        if key in self._units and self._session is not None:
+            self._hand_over(_Brought.by(asked, self._units[key][1], reduced))
         else:
-            times = float(self._group.size()) if asked.is_sum else 1.0
-            self._session.hand_over(self._unit_of(asked), reduced, times, asked.divisor)
+            self._new[key] = _Brought.by(asked, torch.zeros_like(reduced, requires_grad=True), reduced)
+        return True
 
-    def _begin_pass(self) -> None:
-        self._at = 0
-        Variable._execution_engine.queue_callback(self._end_pass)
+    def _enter_pass(self) -> None:
+        current = torch._C._current_graph_task_id()
+        if current == self._pass:
+            return
+        self._pass = current
         if self._session is not None:
             # FSDP does not report updates, so each interval between two passes counts as one.
             self._session.begin_update()
             self._session.end_update(0)
-        elif self._units and not self._closed:
-            self._start()
+        Variable._execution_engine.queue_callback(self._end_pass)
 
     def _end_pass(self) -> None:
-        self._at = None
+        self._pass = None
+        if self._session is not None and not self._session.end_pass():
+            self._settle(list(self._new))  # this pass runs inside of another one, with which the session's pass ends
+        elif self._new:
+            self._join()
+
+    def _hand_over(self, each: _Brought) -> None:
+        self._running().hand_over(each.unit, each.reduced, each.value, each.divisor, each.version)
+
+    def _join(self) -> None:
+        """Starts a session with the new units too, and averages these."""
+        new, self._new = self._new, {}
+        self._end(None)
+        self._units.update({key: (each.name, each.unit) for key, each in new.items()})
+        self._start()
+        session = self._running()
+        session.begin_pass()
+        for each in new.values():
+            self._hand_over(each)
+        session.end_pass()
 
     def _start(self) -> None:
-        """Starts the session after a pass has shown all reductions."""
-        count, arrival = _gradtune.RegistrationCount(), _gradtune.Arrival.handed_over
-        session = _gradtune.Session(_Units([unit for _, unit in self._units]), count, self._group, self._options, arrival)
-        self._session = session
-        self._finalizer = weakref.finalize(self, session.close, None)
+        units, count = _Units(list(self._units.values())), _gradtune.RegistrationCount()
+        self._session = _gradtune.Session(units, count, self._group, self._options, _gradtune.Brings.units)
+        self._sessions += 1
+        exits = self._exits = ExitWatch(_end_of(weakref.ref(self)))
+        gone: Any = weakref.finalize(self, exits.cancel)
+        gone.atexit = False
 
-    def _reduce(self, reduced: torch.Tensor, asked: _Reduction) -> None:
-        if reduced.device.type != "cpu":
-            refuse(f"FSDP reduced a gradient on {reduced.device}; allowed is the CPU")
-        if not self._closed:
-            self._must_agree(asked)
-            self._units.append((asked, torch.zeros_like(reduced, requires_grad=True)))
-        dist.all_reduce(reduced, group=self._group)
-        if not asked.is_sum:
-            reduced /= self._group.size()
+    def _settle(self, keys: list[Key]) -> None:
+        """Sums new units that FSDP uses within the pass, and in later ones."""
+        for key in keys:
+            each = self._new.pop(key)
+            work = self._group.allreduce([each.value])
+            if work is not None:
+                work.wait()
+            each.reduced.copy_(each.value)
+            if each.divisor != 1:
+                each.reduced.div_(each.divisor)
+            self._untuned.add(key)
 
-    def _must_agree(self, asked: _Reduction) -> None:
-        """Raises if replicas divide by different factors, because they would train apart."""
-        told: list[str] = [""] * self._group.size()
-        dist.all_gather_object(told, str(asked), group=self._group)
-        for rank, theirs in enumerate(told):
-            if theirs != told[0]:
-                refuse(
-                    f"FSDP wants {theirs} of its all-reduce hook on rank {rank} of the group, and {told[0]} on rank 0; "
-                    "allowed are the same set_gradient_divide_factor() and set_force_sum_reduction_for_comms() on all"
-                )
-
-    def _unit_of(self, asked: _Reduction) -> torch.Tensor:
-        at = self._at or 0
-        self._at = at + 1
-        if at < len(self._units) and self._units[at][0] == asked:
-            return self._units[at][1]
-        before = f"{self._units[at][0]} in the first one" if at < len(self._units) else "nothing in the first one"
-        why = (
-            f"FSDP wants {asked} as number {at} of a backward pass, and {before}; allowed are the same modules in the "
-            "same order, with the same divide factor, in every pass"
-        )
-        self._end(why)
-        refuse(why)
+    def _warn_once(self, name: str, why: str) -> None:
+        if self._closed or self._warned or not why:
+            return
+        self._warned = True
+        if self._group.rank() == 0:
+            warn(f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}")
 
     def _end(self, failure: str | None) -> None:
-        self._closed = True
-        if self._finalizer is not None and self._session is not None:
-            self._finalizer.detach()
-            self._session.close(failure)
-        self._session = None
+        if self._exits is not None:
+            self._exits.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(failure)
+
+    def _running(self) -> _gradtune.Session:
+        if self._session is None:
+            refuse("there is no session before the end of the first backward pass, nor after close()")
+        return self._session
+
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """The methods that an optimizer of the model gains."""
+        return {name: getattr(self, name) for name in _METHODS}
 
     def exclude_step(self) -> None:
         """Excludes the time of the current step from tuning, for example because it contained an evaluation."""
@@ -159,46 +192,40 @@ class HsdpHook:
             self._session.exclude_step()
 
     def export_strategy(self, path: PathLike) -> None:
-        """Writes the committed strategy, for hsdp_hook(strategy=...). Only rank 0 of the group writes."""
+        """Writes the committed strategy, for the option strategy. Only rank 0 of the group writes."""
         self._running().export_strategy(os.fspath(path))
 
+    def save_checkpoint(self, folder: PathLike) -> None:
+        """Saves gradtune's own state, as gradtune.Optimizer does; each shard's replicas need a folder of their own."""
+        self._running().save_checkpoint(os.fspath(folder))
+
+    def load_checkpoint(self, folder: PathLike) -> None:
+        """Loads a checkpoint of an equal model, after a first backward pass, of which no update need follow."""
+        self._running().load_checkpoint(os.fspath(folder))
+
     def progress(self) -> Progress:
-        """The current progress, from the second backward pass on."""
+        """The current progress, from the end of the first backward pass on."""
         return Progress(**self._running().progress())
 
     def result(self) -> Result:
-        """The result of tuning, from the second backward pass on; complete on rank 0 of the group."""
+        """The result of tuning, the same on all replicas, from the end of the first backward pass on."""
         return Result(**self._running().result())
 
     def close(self) -> None:
-        """Ends the session, between backward passes. The hook goes on as a plain all-reduce."""
+        """Ends the session, between backward passes. Gradients then go over the replicas as they are."""
         self._end(None)
-
-    def _running(self) -> _gradtune.Session:
-        if self._session is None:
-            refuse("there is no session before the second backward pass, nor after close()")
-        return self._session
+        self._closed = True
 
 
-@with_options
-def hsdp_hook(group: dist.ProcessGroup, **options: Unpack[Options]) -> HsdpHook:
-    """A hook that reduces gradients over the replicas of a model that FSDP2 shards, and tunes the communication.
+_METHODS = ("close", "exclude_step", "export_strategy", "load_checkpoint", "progress", "result", "save_checkpoint")
 
-        mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replica", "shard"))
-        fully_shard(model, mesh=mesh["shard"])
-        hook = gradtune.hsdp_hook(mesh["replica"].get_group())
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_all_reduce_hook(hook)
 
-    `group` holds the ranks that have the same shard; its tensors must be on the CPU. In the first backward pass the
-    hook is a plain all-reduce, in which it learns FSDP's reductions. From the second pass on, each group has a session.
+def _end_of(replicas: weakref.ref[Replicas]) -> Callable[[str | None], None]:
+    """A function that ends the session, if it is still there at the end of the program."""
 
-    Gradients are equal to those of fully_shard(model, mesh=mesh): averages or, after set_gradient_divide_factor(), sums
-    divided by that factor. They are complete when backward() returns, but not yet in hooks of FSDP's parameters.
-    Gradients must be views of FSDP's reduced tensors. They are if reduce_dtype is the parameters' own dtype and no
-    earlier gradient exists.
+    def end(failure: str | None) -> None:
+        alive = replicas()
+        if alive is not None:
+            alive._end(failure)
 
-    The options are those of wrap(). Unsupported requests raise Error in the first backward pass that shows them.
-    """
-    return HsdpHook(check_group(group), as_given(options))
+    return end

@@ -15,12 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import Unpack
 
 from . import _gradtune
-from ._checks import check_group
+from ._checks import check_group, refuse
 from ._errors import Error
 from ._hooked import Wrap
 from ._optimizer import NAMES, Optimizer, methods_of
 from ._options import Options, as_given, with_options
 from ._trained import Trained
+from .replicas import between_replicas, is_replicated
 
 
 def _check(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> None:
@@ -64,9 +65,9 @@ def _begin(
     trained = Trained(made.alive(), alive, options.get("ignore", ()), made.attach)
     given = {**options, "ignore": trained.ignored} if trained.ignored else dict(options)
     ddp, session = made.ddp, None
-    arrival = _gradtune.Arrival.hooks if ddp is None else _gradtune.Arrival.handed_over
+    brings = _gradtune.Brings.hooks if ddp is None else _gradtune.Brings.ddp
     try:
-        session = _gradtune.Session(trained, trained.count, group, given, arrival)
+        session = _gradtune.Session(trained, trained.count, group, given, brings)
         if ddp is not None:
             _make_hook_of(ddp, session)
         made.start(session, methods_of(made))
@@ -75,6 +76,19 @@ def _begin(
         if session is not None:
             session.close(f"wrap() ended with {type(error).__name__}: {error}")
         raise
+
+
+def _wrap_replicas(
+    optimizers: Sequence[torch.optim.Optimizer],
+    models: Sequence[torch.nn.Module],
+    group: dist.ProcessGroup | None,
+    options: Mapping[str, Any],
+) -> None:
+    if group is not None:
+        refuse("a group was given for a model with replicas; allowed is None, as the model's mesh has the group")
+    replicas = between_replicas(models, **cast(Options, options))
+    for optimizer in optimizers:
+        vars(optimizer).update(replicas.methods())
 
 
 @overload
@@ -121,6 +135,9 @@ def wrap(
     ready only with its DDP bucket; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one bucket for each tensor.
     no_sync() and buffers are DDP's. After close() DDP averages as before.
 
+    A model that FSDP2 shards on a 2-D mesh (HSDP), or replicates, is passed as it is: see between_replicas(). The
+    optimizer then gains the methods of gradtune.Replicas.
+
     Options, parameters, buffers and hyper-parameters are compared over ranks. Then all ranks get rank 0's parameters
     and buffers; buffers also after each backward pass. Collectives run on gradtune's own groups, made through the
     store of `group`.
@@ -158,7 +175,7 @@ def wrap(
     Raises:
         Error: Ranks differ, torch.distributed is not initialised, an option has a value that is not allowed, or an
             object is not supported. If one rank raises, the others are told at once. Not supported are parameters that
-            are sharded (DTensor, FSDP), lazy, sparse, complex, on several devices or missing from the model;
+            are sharded (DTensor, FSDP) without replicas, lazy, sparse, complex, on several devices or missing from the model;
             DistributedDataParallel around a part of the model or with a hook already; optimizers that evaluate their
             closure several times (LBFGS), step inside backward or are wrapped already.
         TypeError: An argument has a wrong type or name.
@@ -167,6 +184,9 @@ def wrap(
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     models = list(model) if isinstance(model, Sequence) else [model]
     _check(optimizers, models)
+    if is_replicated(models):
+        _wrap_replicas(optimizers, models, group, given)
+        return cast(list[Optimizer] | Optimizer, optimizer)
     ddp = model if isinstance(model, DistributedDataParallel) else None
     if ddp is not None:  # DDP broadcasts buffers itself
         models, group = [ddp.module], group or ddp.process_group

@@ -33,11 +33,11 @@ class Package(unittest.TestCase):
         ran = python(
             "import gradtune, inspect\n"
             "assert gradtune.__all__ == "
-            "['Error', 'HsdpHook', 'Optimizer', 'Progress', 'Result', '__version__', 'hsdp_hook', 'wrap']\n"
+            "['Error', 'Optimizer', 'Progress', 'Replicas', 'Result', '__version__', 'between_replicas', 'wrap']\n"
             "assert all(getattr(gradtune, name).__doc__ for name in gradtune.__all__ if name != '__version__')\n"
             "from gradtune._options import Options\n"
             "names = set(Options.__annotations__)\n"
-            "shown = [set(inspect.signature(f).parameters) for f in (gradtune.wrap, gradtune.hsdp_hook)]\n"
+            "shown = [set(inspect.signature(f).parameters) for f in (gradtune.wrap, gradtune.between_replicas)]\n"
             "assert all(names < each and 'options' not in each for each in shown), shown\n"
             "assert all(f'        {name}: ' in gradtune.wrap.__doc__ for name in names)\n"
             "print(gradtune.__version__, inspect.signature(gradtune.wrap).parameters['fidelity'].kind)\n"

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads from FSDP2 which gradient it reduces over replicas, and what it does with the result.
+
+A process group is only told a tensor and an operation. The rest is read from FSDP's function foreach_reduce() while it
+runs. Where a name in it is missing, as in another version of torch, the reduction is not recognised.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+Key = tuple[Any, ...]  # identifies a unit: weak references to FSDP's objects of its parameters, the size and the dtype
+
+_FRAMES = 8  # the most between a function of FSDP and one that it calls
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction of a unit's gradient over replicas."""
+
+    owner: Any  # FSDP's object of the unit
+    key: Key
+    name: str
+    divisor: float  # the gradient is the sum over replicas, divided by it
+    in_place: bool  # FSDP divides, in place, once it has the result
+    used_at_once: str  # why FSDP uses the values before backward ends; empty if it only makes views of them
+
+    def shares_parameters_with(self, other: Key) -> bool:
+        """Whether a parameter is in both units."""
+        return bool(set(self.key[:-2]) & set(other[:-2]))
+
+
+def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | None:
+    """The reduction for which FSDP2 calls its process group now; None if something else calls it."""
+    is_average = bool(op == dist.ReduceOp.AVG)  # torch does not support the comparison the other way round
+    frame = _caller("foreach_reduce", sys._getframe(1))
+    unit = _caller("post_backward", frame)
+    if frame is None or unit is None or not (is_average or op == dist.ReduceOp.SUM):
+        return None
+    known = frame.f_locals
+    try:
+        owner, parameters = unit.f_locals["self"], known["fsdp_params"]
+        after = float(known["postdivide_factor"] or 1)
+        return Reduction(
+            owner=owner,
+            key=(*(weakref.ref(parameter) for parameter in parameters), reduced.numel(), reduced.dtype),
+            name=_name(parameters),
+            divisor=float(replicas) if is_average else after,
+            in_place=after != 1,
+            used_at_once=_use(reduced, parameters, known["orig_dtype"], known["all_reduce_hook"]),
+        )
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def _caller(name: str, frame: FrameType | None) -> FrameType | None:
+    """The nearest frame of a function of that name, from this frame on."""
+    for _ in range(_FRAMES):
+        if frame is None or frame.f_code.co_name == name:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _name(parameters: list[Any]) -> str:
+    first = str(parameters[0]._param_fqn or "a parameter")
+    return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more"
+
+
+def _use(reduced: torch.Tensor, parameters: list[Any], dtype: torch.dtype | None, hook: Any) -> str:
+    if reduced.device.type != "cpu":
+        return f"it is on {reduced.device}, where this has not been tried"
+    if dtype not in (None, reduced.dtype):
+        return f"reduce_dtype is {reduced.dtype} and that of the parameters is {dtype}"
+    if hook is not None:
+        return "its module has an all-reduce hook"
+    for parameter in parameters:
+        if parameter.sharded_param.grad is not None:
+            return "the gradient of an earlier backward pass is there, and this one is added to it"
+        if getattr(parameter.sharded_param, "_post_accumulate_grad_hooks", None):
+            return "a parameter of it has a post-accumulate-gradient hook"
+    return ""
+
+
+def units_of(models: list[torch.nn.Module]) -> Iterator[Any]:
+    """FSDP's objects of the units of these models that have replicas."""
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                unit = module._get_fsdp_state()._fsdp_param_group
+                if unit is not None and hasattr(unit.mesh_info, "replicate_process_group"):
+                    yield unit

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrid sharding (HSDP): FSDP2 shards inside a node, and gradtune sums gradients between the replicas.
+
+This module registers the backend "gradtune" of torch.distributed:
+
+    mesh = init_device_mesh(
+        "cpu", (replicas, shards), mesh_dim_names=("replica", "shard"), backend_override={"replica": "gradtune"}
+    )
+    fully_shard(model, mesh=mesh)
+
+Where a framework makes the mesh, call between_replicas(model).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from typing_extensions import Unpack
+
+from ._checks import check_group, refuse
+from ._fsdp import Reduction, reduction_of, units_of
+from ._options import Options, as_given, with_options
+from ._replicas import Replicas
+
+__all__ = ["ReplicaGroup", "Replicas", "between_replicas"]
+
+
+_ProcessGroup: Any = dist.ProcessGroup  # torch's types do not know how it is implemented in Python
+
+
+class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
+    """A process group of the replicas of a shard. Gradients that FSDP2 reduces go through a session.
+
+    Everything else goes to another group of the same ranks, unchanged.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group = group
+        self._name = ""
+        # By FSDP's object of a unit, or the object that the units of one root module share.
+        self._replicas: weakref.WeakKeyDictionary[Any, Replicas] = weakref.WeakKeyDictionary()
+
+    def serve(self, units: Sequence[Any], options: Mapping[str, Any]) -> Replicas:
+        """The communication of these units of FSDP, with the options. Raises Error if one is served already."""
+        for unit in units:
+            served = self._replicas.get(unit) or self._replicas.get(unit.comm_ctx)
+            if served is not None and not served.is_closed:
+                refuse("the model has communication between its replicas already; close() that first")
+        replicas = Replicas(self._group, options)
+        self._replicas.update(dict.fromkeys(units, replicas))
+        return replicas
+
+    def of(self, asked: Reduction) -> Replicas:
+        """The communication of a unit; the units of a root module that has no options share one."""
+        found = self._replicas.get(asked.owner) or self._replicas.get(asked.owner.comm_ctx)
+        if found is None:
+            found = self._replicas[asked.owner.comm_ctx] = Replicas(self._group, {})
+        return found
+
+    def all(self) -> list[Replicas]:
+        """The communication of each model that was trained so far."""
+        return list(dict.fromkeys(self._replicas.values()))
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduces tensors; a gradient of FSDP2 holds the result when backward() ends."""
+        if opts is not None and isinstance(tensors, list) and len(tensors) == 1:
+            asked = reduction_of(tensors[0], opts.reduceOp, self._group.size())
+            if asked is not None and self.of(asked).take(tensors[0], asked):
+                return None
+        return self._group.allreduce(tensors, opts) if opts is not None else self._group.allreduce(tensors)
+
+    def shutdown(self) -> None:
+        """Ends all sessions and the group."""
+        for replicas in self.all():
+            replicas.close()
+        self._group.shutdown()
+
+    # torch.distributed asks a process group in Python for these.
+    def getBackendName(self) -> str:
+        return "gradtune"
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    setGroupName = _set_group_name
+    group_name = property(getGroupName)
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def call(self: ReplicaGroup, *args: Any, **options: Any) -> Any:
+        return getattr(self._group, name)(*args, **options)
+
+    return call
+
+
+for _name in (
+    "allgather",
+    "_allgather_base",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+    "abort",
+    "monitored_barrier",
+):
+    setattr(ReplicaGroup, _name, _forwarded(_name))
+
+
+def _create(options: Any, _backend_options: Any) -> ReplicaGroup:
+    """Makes the group of a mesh dimension with this backend, over Gloo, and NCCL where torch has it."""
+    group = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
+    place = (options.store, options.group_rank, options.group_size)
+    kind = dist.ProcessGroup.BackendType
+    group._set_default_backend(kind.GLOO)
+    group._register_backend(torch.device("cpu"), kind.GLOO, dist.ProcessGroupGloo(*place, options.timeout))
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        nccl: Any = dist.ProcessGroupNCCL
+        settings = nccl.Options()
+        settings._timeout = options.timeout
+        group._register_backend(torch.device("cuda"), kind.NCCL, nccl(*place, settings))
+    return ReplicaGroup(group)
+
+
+if dist.is_available() and "gradtune" not in dist.Backend.backend_list:
+    dist.Backend.register_backend("gradtune", _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def is_replicated(models: Sequence[torch.nn.Module]) -> bool:
+    """Whether FSDP2 shards these models on a mesh with replicas, or replicates them."""
+    return next(units_of(list(models)), None) is not None
+
+
+@with_options
+def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **options: Unpack[Options]) -> Replicas:
+    """Tunes the communication between the replicas of a model that FSDP2 shards on a 2-D mesh, or that it replicates.
+
+        mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replica", "shard"))
+        fully_shard(model, mesh=mesh)
+        replicas = gradtune.between_replicas(model)
+
+    Call it after fully_shard() and before the first backward pass, on all ranks; with a sequence for several models
+    that are trained together. Nothing else changes: accumulation with set_requires_all_reduce() or
+    set_requires_gradient_sync(), divide factors, clipping, optimizers and checkpoints are FSDP's.
+
+    Gradients equal those of FSDP, and are complete when backward() returns. They are not complete before, so FSDP may
+    not use them: a unit is reduced as it is, and not tuned, if its reduce_dtype is not the parameters' own, if a
+    gradient of an earlier pass exists, if its parameters have post-accumulate-gradient hooks, or on a device. A warning
+    says so once.
+
+    The options are those of wrap(). Each shard's replicas are a job of their own.
+    """
+    given = as_given(options)
+    models = list(model) if isinstance(model, Sequence) else [model]
+    units = list(units_of(models))
+    if not units:
+        refuse("the model has no unit of FSDP2 with replicas; allowed is fully_shard() on a 2-D mesh, or replicate()")
+    groups = {id(unit.mesh_info.replicate_process_group): unit.mesh_info.replicate_process_group for unit in units}
+    if len(groups) > 1:
+        refuse("the units of the model have replicas in several groups; allowed is one mesh for all units")
+    (group,) = groups.values()
+    if not isinstance(group, ReplicaGroup):
+        group = ReplicaGroup(check_group(group))
+        for unit in units:
+            unit.mesh_info.replicate_process_group = group
+    return group.serve(units, given)
