@@ -24,6 +24,7 @@
 #include "hooks/c10d/gloo_abort.h"
 #include "hooks/c10d/gloo_exchange.h"
 #include "hooks/c10d/gloo_options.h"
+#include "hooks/c10d/small_maximum.h"
 #include "hooks/c10d/with_deadline.h"
 
 namespace gradtune {
@@ -82,6 +83,7 @@ class C10dCommunicator final : public comm::Communicator {
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
     gloo_ = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupGloo>(backend_);
     if (gloo_) exchange_.emplace(gloo_);
+    if (gloo_ && size() > 1) small_.emplace(gloo_);
   }
 
   // A backend's destructor waits without a time limit for the threads that report the last completions. So it runs
@@ -89,6 +91,7 @@ class C10dCommunicator final : public comm::Communicator {
   ~C10dCommunicator() override {
     core::BoundedThread("the end of a process group", [this] {
       exchange_.reset();
+      small_.reset();
       gloo_.reset();
       backend_.reset();
       for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
@@ -138,6 +141,7 @@ class C10dCommunicator final : public comm::Communicator {
     if (aborted_.exchange(true)) return;
     try {
       if (exchange_) exchange_->abort();
+      if (small_) small_->abort();
       gloo_ ? abort_connections(*gloo_) : backend_->abort();
     } catch (const std::exception&) {
       // Some backends cannot abort. Work in flight then ends by its deadline.
@@ -192,6 +196,7 @@ class C10dCommunicator final : public comm::Communicator {
 
   void begin(const std::shared_ptr<Running>& running) {
     if (exchange_ && is_exchange(running->collective)) return exchange(running);
+    if (small_ && is_small_maximum(running->collective)) return take_maxima(running);
     launch(*running)->getFuture()->addCallback([running](c10::ivalue::Future& future) {
       running->end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
     });
@@ -289,6 +294,18 @@ class C10dCommunicator final : public comm::Communicator {
            (what.kind == Collective::Kind::all_gather && (what.among || size() == 2 || what.used_bytes != nullptr));
   }
 
+  static bool is_small_maximum(const Collective& what) {
+    return what.kind == Collective::Kind::all_reduce && what.reduction == Collective::Reduction::max &&
+           what.type == comm::WireType::f64 && what.count > 0 && what.count <= SmallMaximum::kMost;
+  }
+
+  void take_maxima(const std::shared_ptr<Running>& running) {
+    const Collective& what = running->collective;
+    small_->start({reinterpret_cast<double*>(what.out), static_cast<size_t>(what.count)},
+                  std::chrono::milliseconds(what.timeout_ms),
+                  [running](core::Status status) { running->end(std::move(status)); });
+  }
+
   void exchange(const std::shared_ptr<Running>& running) {
     const Collective& what = running->collective;
     const int64_t bytes = what.count * bytes_per_element(what.type);
@@ -362,6 +379,7 @@ class C10dCommunicator final : public comm::Communicator {
   // Set if the backend is Gloo.
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::optional<GlooExchange> exchange_;
+  std::optional<SmallMaximum> small_;  // if there are other ranks
   std::atomic<bool> aborted_ = false;
   int64_t longest_ms_ = 0;  // the timeout of one collective
   std::atomic<int64_t> pending_ = 0;

@@ -97,7 +97,7 @@ core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::it
   size_t received = 0;  // because a work can be waited for only once
   const auto receive = [&](size_t many) {
     core::Status status;
-    while (status && received < many) status = wait(*receives[received++], deadline);
+    while (status && received < many) status = await_message(*receives[received++], deadline);
     return status;
   };
   while (next != messages.sends.end() && next->after < 0) send_next();
@@ -107,12 +107,12 @@ core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::it
   }
   if (core::Status status = receive(receives.size()); !status) return status;
   for (size_t w = receives.size(); w < works->size(); ++w) {
-    if (core::Status status = wait(*(*works)[w], deadline); !status) return status;
+    if (core::Status status = await_message(*(*works)[w], deadline); !status) return status;
   }
   return {};
 }
 
-core::Status GlooExchange::wait(c10d::Work& work, Deadline deadline) {
+core::Status await_message(c10d::Work& work, std::chrono::steady_clock::time_point deadline) {
   using std::chrono::milliseconds;
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
   const bool has_ended = work.wait(std::max(left, milliseconds(1)));

@@ -26,6 +26,10 @@ namespace gradtune {
 // if the message says so.
 core::Error c10d_error(const std::exception_ptr& exception) noexcept;
 
+// Waits for a message of Gloo, once. An error says that it was aborted; c10d throws at the deadline and if the peer is
+// gone.
+core::Status await_message(c10d::Work& work, std::chrono::steady_clock::time_point deadline);
+
 class GlooExchange {
  public:
   // Messages between two ranks arrive in the order in which they were sent. A message may be shorter than its
@@ -66,7 +70,6 @@ class GlooExchange {
   void announce(const Messages& messages, int tag, Works::iterator works);
   core::Status transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
                         const std::function<void()>& meanwhile);
-  static core::Status wait(c10d::Work& work, Deadline deadline);
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int next_tag_ = 0;

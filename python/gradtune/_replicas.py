@@ -145,11 +145,18 @@ class Replicas:
 
     def _start(self) -> None:
         units, count = _Units(list(self._units.values())), _gradtune.RegistrationCount()
-        self._session = _gradtune.Session(units, count, self._group, self._options, _gradtune.Brings.units)
+        options = self._options if self._is_first_shard() else {**self._options, "quiet": True}
+        self._session = _gradtune.Session(units, count, self._group, options, _gradtune.Brings.units)
         self._sessions += 1
         exits = self._exits = ExitWatch(_end_of(weakref.ref(self)))
         gone: Any = weakref.finalize(self, exits.cancel)
         gone.atexit = False
+
+    def _is_first_shard(self) -> bool:
+        """Whether the job's rank 0 is among the replicas. The jobs of the other shards print no progress."""
+        root = torch.tensor([dist.get_rank()])
+        self._group.broadcast([root]).wait()
+        return int(root) == 0
 
     def _settle(self, keys: list[Key]) -> None:
         """Sums new units that FSDP uses within the pass, and in later ones."""

@@ -168,7 +168,7 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
     gradient of an earlier pass exists, if its parameters have post-accumulate-gradient hooks, or on a device. A warning
     says so once.
 
-    The options are those of wrap(). Each shard's replicas are a job of their own.
+    The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """
     given = as_given(options)
     models = list(model) if isinstance(model, Sequence) else [model]

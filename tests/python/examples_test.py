@@ -18,6 +18,8 @@ import ranks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
+NO_NETWORK = 4  # exit code of examples/cluster
+
 
 def torchrun(size: int, script: str, *arguments: str) -> str:
     """The printed text, output and errors together."""
@@ -85,6 +87,20 @@ print(f"ranks are alike after {trainer.optimizers[0].progress().step} steps", fl
 '''
 
 
+# accelerate shards on a machine with several GPUs alone; here it is told of one, with tensors on the CPU.
+ON_CPU = '''
+import runpy, sys
+import accelerate.state as state
+made = state.PartialState.__init__
+def init(self, *args, **options):
+    made(self, *args, **options)
+    if self.distributed_type == state.DistributedType.MULTI_CPU:
+        self.distributed_type = state.DistributedType.MULTI_GPU
+state.PartialState.__init__ = init
+runpy.run_path(sys.argv[1], run_name="__main__")
+'''
+
+
 def accuracies(output: str) -> dict[int, float]:
     return {int(epoch): float(right) for epoch, right in re.findall(r"epoch (\d+): accuracy ([\d.]+) %", output)}
 
@@ -116,6 +132,40 @@ class Examples(unittest.TestCase):
 
     def test_accelerate(self) -> None:
         self.recipe("accelerate", "with_accelerate.py")
+
+    def between_replicas(self, *command: str) -> None:
+        """Runs a program on two nodes of two ranks, with a network between them."""
+        launcher = [sys.executable, str(EXAMPLES.parent / "cluster"), "--ranks-per-node", "2", "--rate", "1gbit", "--"]
+        ran = subprocess.run(
+            [*launcher, sys.executable, "-B", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=280,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        if ran.returncode == NO_NETWORK:
+            self.skipTest(ran.stdout)
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        self.assertEqual(ran.stdout.count("step 0: observing the baseline"), 1, ran.stdout)
+        self.assertRegex(ran.stdout, r"unit 0 \(.*weight and \d more\)")
+
+    def test_hsdp(self) -> None:
+        self.between_replicas(str(EXAMPLES / "hsdp.py"))
+
+    def test_hsdp_with_accelerate(self) -> None:
+        if importlib.util.find_spec("accelerate") is None:
+            self.skipTest("accelerate is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "on_cpu.py"
+            script.write_text(ON_CPU)
+            self.between_replicas(str(script), str(EXAMPLES / "hsdp_with_accelerate.py"))
+
+    def test_hsdp_with_lightning(self) -> None:
+        if importlib.util.find_spec("lightning") is None:
+            self.skipTest("lightning is not installed")
+        self.between_replicas(str(EXAMPLES / "hsdp_with_lightning.py"))
 
     def test_trainer(self) -> None:
         self.recipe("transformers", "with_trainer.py")

@@ -182,7 +182,7 @@ def refusals() -> dict[str, str]:
 
 REFUSED = {
     "lazy": "Error: gradtune: parameter 0.weight is lazy and has no shape yet",
-    "FSDP2": "the model is wrapped in FSDPSequential",
+    "FSDP2": "sharded by fully_shard() without replicas (FSDPSequential)",
     "DTensor": "parameter 0.weight is a DTensor: sharded or composite tensors",
     "DDP": "the module 0 is wrapped in DistributedDataParallel",
     "ZeRO": "ZeroRedundancyOptimizer can not be wrapped: it keeps a part of the parameters on each rank, and sends them "

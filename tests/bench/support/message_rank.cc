@@ -28,7 +28,17 @@ using Kind = Collective::Kind;
 
 constexpr int64_t kTimeoutMs = 60'000;
 constexpr int kThreads = 2;
-constexpr int kBlocks = 12, kTimes = 60, kDropped = 10;  // of a block; the first ones are dropped
+constexpr int64_t kWordBytes = 29 * sizeof(double);  // of a step's control word
+
+// Blocks that alternate, and the times of a block; the first ones are dropped.
+struct Counts {
+  int blocks = 12, times = 60, dropped = 10;
+};
+constexpr Counts kFew{.blocks = 3, .times = 12, .dropped = 2};  // over a link with a long delay
+
+// Among the collectives is the maximum of a step's control word.
+enum class Op : uint8_t { all_reduce, all_gather, control_word };
+constexpr const char* kNames[] = {"all_reduce", "all_gather", "control word"};
 
 // Starts one collective on its own buffers and returns a function that waits for it.
 using Start = std::function<std::function<void()>()>;
@@ -37,20 +47,25 @@ struct Buffers {
   at::Tensor in, out;
 };
 
-std::vector<Buffers> buffers_of(int64_t floats, int ranks, int at_once) {
+std::vector<Buffers> buffers_of(Op op, int64_t bytes, int ranks, int at_once) {
+  const at::ScalarType type = op == Op::control_word ? at::kDouble : at::kFloat;
+  const int64_t count = bytes / (op == Op::control_word ? 8 : 4);
   std::vector<Buffers> buffers;
-  for (int i = 0; i < at_once; ++i) buffers.push_back({at::ones({floats}), at::ones({floats * ranks})});
+  for (int i = 0; i < at_once; ++i) buffers.push_back({at::ones({count}, type), at::ones({count * ranks}, type)});
   return buffers;
 }
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-Start of_communicator(comm::Communicator& communicator, Kind kind, const Buffers& buffers) {
-  return [&communicator, kind, buffers] {
+Start of_communicator(comm::Communicator& communicator, Op op, const Buffers& buffers) {
+  const Kind kind = op == Op::all_gather ? Kind::all_gather : Kind::all_reduce;
+  const bool is_word = op == Op::control_word;
+  return [&communicator, kind, is_word, buffers] {
     auto waiter = std::make_shared<comm::Waiter>();
     auto result = std::make_shared<std::future<core::Status>>(waiter->result());
     communicator.start({.kind = kind,
-                        .type = comm::WireType::f32,
+                        .reduction = is_word ? Collective::Reduction::max : Collective::Reduction::sum,
+                        .type = is_word ? comm::WireType::f64 : comm::WireType::f32,
                         .in = bytes_of(buffers.in),
                         .out = bytes_of(kind == Kind::all_reduce ? buffers.in : buffers.out),
                         .count = buffers.in.numel(),
@@ -60,24 +75,26 @@ Start of_communicator(comm::Communicator& communicator, Kind kind, const Buffers
   };
 }
 
-Start of_backend(c10d::Backend& backend, Kind kind, const Buffers& buffers) {
-  return [&backend, kind, buffers]() -> std::function<void()> {
+Start of_backend(c10d::Backend& backend, Op op, const Buffers& buffers) {
+  return [&backend, op, buffers]() -> std::function<void()> {
     std::vector<at::Tensor> in{buffers.in};
     at::Tensor out = buffers.out, from = buffers.in;
-    const auto work = kind == Kind::all_reduce ? backend.allreduce(in) : backend._allgather_base(out, from);
+    c10d::AllreduceOptions options;
+    if (op == Op::control_word) options.reduceOp = c10d::ReduceOp::MAX;
+    const auto work = op == Op::all_gather ? backend._allgather_base(out, from) : backend.allreduce(in, options);
     return [work] { work->wait(); };
   };
 }
 
 // The times for starting all of them and waiting for all, us.
-std::vector<double> block_us(const std::vector<Start>& starts, const core::Clock& clock) {
+std::vector<double> block_us(const std::vector<Start>& starts, const Counts& counts, const core::Clock& clock) {
   std::vector<double> times_us;
-  for (int time = 0; time < kTimes + kDropped; ++time) {
+  for (int time = 0; time < counts.times + counts.dropped; ++time) {
     const int64_t begin_ns = clock.now_ns();
     std::vector<std::function<void()>> waits;
     for (const Start& start : starts) waits.push_back(start());
     for (const auto& wait : waits) wait();
-    if (time >= kDropped) times_us.push_back(static_cast<double>(clock.now_ns() - begin_ns) * 1e-3);
+    if (time >= counts.dropped) times_us.push_back(static_cast<double>(clock.now_ns() - begin_ns) * 1e-3);
   }
   return times_us;
 }
@@ -88,7 +105,7 @@ c10::intrusive_ptr<c10d::Backend> plain_gloo(const c10::intrusive_ptr<c10d::Stor
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
-void work(const std::string& out) {
+void work(const std::string& out, const Counts& counts) {
   const core::SteadyClock clock;
   const auto group = init_process_group();
   const int rank = group->getRank(), size = group->getSize();
@@ -96,18 +113,19 @@ void work(const std::string& out) {
       make_c10d_communicator(make_gloo_backend("messages", group->getStore(), rank, size, kTimeoutMs, kThreads));
   const auto plain = plain_gloo(c10::make_intrusive<c10d::PrefixStore>("plain", group->getStore()), rank, size);
   nlohmann::json rows = nlohmann::json::array();
-  for (const Kind kind : {Kind::all_reduce, Kind::all_gather}) {
-    for (const int64_t floats : {int64_t{128}, int64_t{16384}}) {
-      for (const int at_once : {1, 2}) {
+  for (const Op op : {Op::control_word, Op::all_reduce, Op::all_gather}) {
+    const bool is_word = op == Op::control_word;
+    for (const int64_t bytes : is_word ? std::vector{kWordBytes} : std::vector<int64_t>{512, 65536}) {
+      for (const int at_once : is_word ? std::vector{1} : std::vector{1, 2}) {
         std::vector<Start> ours, theirs;
-        for (const Buffers& buffers : buffers_of(floats, size, at_once)) {
-          ours.push_back(of_communicator(*communicator, kind, buffers));
-          theirs.push_back(of_backend(*plain, kind, buffers));
+        for (const Buffers& buffers : buffers_of(op, bytes, size, at_once)) {
+          ours.push_back(of_communicator(*communicator, op, buffers));
+          theirs.push_back(of_backend(*plain, op, buffers));
         }
-        nlohmann::json row{{"kind", core::to_string(kind)}, {"bytes", 4 * floats}, {"at_once", at_once}};
-        for (int block = 0; block < kBlocks; ++block) {
-          row["gradtune_us"].push_back(block_us(ours, clock));
-          row["c10d_us"].push_back(block_us(theirs, clock));
+        nlohmann::json row{{"kind", kNames[static_cast<size_t>(op)]}, {"bytes", bytes}, {"at_once", at_once}};
+        for (int block = 0; block < counts.blocks; ++block) {
+          row["gradtune_us"].push_back(block_us(ours, counts, clock));
+          row["c10d_us"].push_back(block_us(theirs, counts, clock));
         }
         rows.push_back(std::move(row));
       }
@@ -120,12 +138,13 @@ void work(const std::string& out) {
 }  // namespace gradtune::bench
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: message_rank OUT.json\n");
+  const bool is_few = argc == 3 && std::string(argv[2]) == "few";
+  if (argc != 2 && !is_few) {
+    std::fprintf(stderr, "usage: message_rank OUT.json [few]\n");
     return 2;
   }
   try {
-    gradtune::bench::work(argv[1]);
+    gradtune::bench::work(argv[1], is_few ? gradtune::bench::kFew : gradtune::bench::Counts());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "message_rank: %s\n", error.what());
     return 1;

@@ -7,7 +7,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <iterator>
@@ -39,6 +41,34 @@ TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 TEST(C10dCommunicator, ConformsOnFourRanks) { conform(4); }
 
+// More than eight ranks need two rounds of messages. Each call has other numbers, and other counts of them.
+TEST(C10dCommunicator, MaximaOfAFewNumbersAreThoseOfAllOfManyRanks) {
+  run_ranks(10, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("maxima", group->getStore(), rank.rank, rank.size, 20'000, 2));
+    for (int call = 0; call < 30; ++call) {
+      std::vector<double> numbers(static_cast<size_t>(1 + call % 29)), expected(numbers.size());
+      const auto value = [&](int r, size_t i) { return std::sin(r * 1000.0 + call * 100.0 + static_cast<double>(i)); };
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = expected[i] = value(rank.rank, i);
+        for (int r = 0; r < rank.size; ++r) expected[i] = std::max(expected[i], value(r, i));
+      }
+      comm::Waiter waiter;
+      communicator->start({.kind = comm::Collective::Kind::all_reduce,
+                           .reduction = comm::Collective::Reduction::max,
+                           .type = comm::WireType::f64,
+                           .out = reinterpret_cast<std::byte*>(numbers.data()),
+                           .count = static_cast<int64_t>(numbers.size()),
+                           .timeout_ms = 20'000},
+                          waiter, 0);
+      const core::Status status = waiter.result().get();
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      ASSERT_EQ(numbers, expected) << "call " << call;
+    }
+  });
+}
+
 // Over a backend that is not of type Gloo, like a user's own: its collectives are c10d's.
 TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   for (const int size : {2, 4}) {
@@ -53,6 +83,31 @@ TEST(C10dCommunicator, ConformsOverAnotherBackend) {
       suites::run_communicator_conformance(*communicator);
     });
   }
+}
+
+// The peer never comes. The deadline is far beyond the test's.
+TEST(C10dCommunicator, MaximaUnderWayEndWhenTheyAreAborted) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
+    if (rank.rank == 0) {
+      double number = 1;
+      comm::Waiter waiter;
+      auto result = waiter.result();
+      communicator->start({.kind = comm::Collective::Kind::all_reduce,
+                           .reduction = comm::Collective::Reduction::max,
+                           .type = comm::WireType::f64,
+                           .out = reinterpret_cast<std::byte*>(&number),
+                           .count = 1,
+                           .timeout_ms = 3'600'000},
+                          waiter, 0);
+      communicator->abort();
+      EXPECT_FALSE(result.get());
+      store->set("over", std::vector<uint8_t>{1});
+    }
+    store->wait({"over"});
+  });
 }
 
 // The peer never comes. The exchange's deadline is far beyond the test's.
