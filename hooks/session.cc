@@ -190,12 +190,7 @@ void Session::on_ready(int32_t position) {
 }
 
 void Session::begin_pass() {
-  raised([&] {
-    explained(Final::every_error, [this] {
-      check_between_passes();
-      begin_backward();
-    });
-  });
+  raised([&] { explained(Final::every_error, [this] { check_between_passes(), begin_backward(); }); });
 }
 
 void Session::enter_autograd_pass() {

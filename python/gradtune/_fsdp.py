@@ -3,7 +3,7 @@
 """Reads from FSDP2 which gradient it reduces over replicas, and what it does with the result.
 
 A process group is only told a tensor and an operation. The rest is read from FSDP's function foreach_reduce() while it
-runs. Where a name in it is missing, as in another version of torch, the reduction is not recognised.
+runs. If a name in it is missing, as in another version of torch, the reduction is not recognised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reduction:
     used_at_once: str  # why FSDP uses the values before backward ends; empty if it only makes views of them
 
     def shares_parameters_with(self, other: Key) -> bool:
-        """Whether a parameter is in both units."""
+        """True if a parameter is in both units."""
         return bool(set(self.key[:-2]) & set(other[:-2]))
 
 

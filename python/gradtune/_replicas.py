@@ -153,7 +153,7 @@ class Replicas:
         gone.atexit = False
 
     def _is_first_shard(self) -> bool:
-        """Whether the job's rank 0 is among the replicas. The jobs of the other shards print no progress."""
+        """True if the job's rank 0 is among the replicas. The jobs of the other shards print no progress."""
         root = torch.tensor([dist.get_rank()])
         self._group.broadcast([root]).wait()
         return int(root) == 0

@@ -91,6 +91,22 @@ def _wrap_replicas(
         vars(optimizer).update(replicas.methods())
 
 
+def _wrap_whole(
+    optimizers: Sequence[torch.optim.Optimizer],
+    models: Sequence[torch.nn.Module],
+    group: dist.ProcessGroup | None,
+    options: dict[str, Any],
+) -> None:
+    ddp = models[0] if isinstance(models[0], DistributedDataParallel) and len(models) == 1 else None
+    if ddp is not None:  # DDP broadcasts buffers itself
+        models, group = [ddp.module], group or ddp.process_group
+        options["broadcast_buffers"] = False
+    made = Wrap(optimizers, ddp, NAMES)
+    whose = [weakref.ref(each) for each in models]
+    made.begin = functools.partial(_begin, models=whose, group=check_group(group), options=options)
+    made.begin(made)
+
+
 @overload
 def wrap(
     optimizer: torch.optim.Optimizer,
@@ -135,8 +151,7 @@ def wrap(
     ready only with its DDP bucket; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one bucket for each tensor.
     no_sync() and buffers are DDP's. After close() DDP averages as before.
 
-    A model that FSDP2 shards on a 2-D mesh (HSDP), or replicates, is passed as it is: see between_replicas(). The
-    optimizer then gains the methods of gradtune.Replicas.
+    A model that FSDP2 shards on a 2-D mesh gets between_replicas(); the optimizer gains the methods of gradtune.Replicas.
 
     Options, parameters, buffers and hyper-parameters are compared over ranks. Then all ranks get rank 0's parameters
     and buffers; buffers also after each backward pass. Collectives run on gradtune's own groups, made through the
@@ -184,16 +199,6 @@ def wrap(
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     models = list(model) if isinstance(model, Sequence) else [model]
     _check(optimizers, models)
-    if is_replicated(models):
-        _wrap_replicas(optimizers, models, group, given)
-        return cast(list[Optimizer] | Optimizer, optimizer)
-    ddp = model if isinstance(model, DistributedDataParallel) else None
-    if ddp is not None:  # DDP broadcasts buffers itself
-        models, group = [ddp.module], group or ddp.process_group
-        given["broadcast_buffers"] = False
-    made = Wrap(optimizers, ddp, NAMES)
-    whose = [weakref.ref(each) for each in models]
-    made.begin = functools.partial(_begin, models=whose, group=check_group(group), options=given)
-    made.begin(made)
+    (_wrap_replicas if is_replicated(models) else _wrap_whole)(optimizers, models, group, given)
     wrapped = [cast(Optimizer, each) for each in optimizers]
     return wrapped if isinstance(optimizer, Sequence) else wrapped[0]

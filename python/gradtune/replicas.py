@@ -9,7 +9,7 @@ This module registers the backend "gradtune" of torch.distributed:
     )
     fully_shard(model, mesh=mesh)
 
-Where a framework makes the mesh, call between_replicas(model).
+If a framework makes the mesh, call between_replicas(model).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ if dist.is_available() and "gradtune" not in dist.Backend.backend_list:
 
 
 def is_replicated(models: Sequence[torch.nn.Module]) -> bool:
-    """Whether FSDP2 shards these models on a mesh with replicas, or replicates them."""
+    """True if FSDP2 shards these models on a mesh with replicas, or replicates them."""
     return next(units_of(list(models)), None) is not None
 
 
@@ -163,10 +163,9 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
     that are trained together. Nothing else changes: accumulation with set_requires_all_reduce() or
     set_requires_gradient_sync(), divide factors, clipping, optimizers and checkpoints are FSDP's.
 
-    Gradients equal those of FSDP, and are complete when backward() returns. They are not complete before, so FSDP may
-    not use them: a unit is reduced as it is, and not tuned, if its reduce_dtype is not the parameters' own, if a
-    gradient of an earlier pass exists, if its parameters have post-accumulate-gradient hooks, or on a device. A warning
-    says so once.
+    Gradients equal those of FSDP, and are complete when backward() returns. If FSDP uses them earlier, a unit goes as it
+    is and is not tuned, and a warning says so once. It does so if reduce_dtype is not the parameters' own, if a gradient
+    of an earlier pass exists, or for post-accumulate-gradient hooks. Units on a device go as they are too.
 
     The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """

@@ -258,7 +258,7 @@ CASES: dict[str, Case] = {
 
 
 def trained(case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lambda model: model) -> tuple[Any, list[Any]]:
-    """What `wrap` made of the model, and the parameters and the optimizer's state after training, on this rank."""
+    """The result of `wrap` for the model, and the parameters and the optimizer's state after training, on this rank."""
     import torch
 
     model = case.shard(case.change(new_model()), mesh, **case.options())

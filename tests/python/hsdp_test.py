@@ -44,19 +44,19 @@ def every_case(replicas: str, shards: str) -> dict[str, Any]:
     return told
 
 
+def difference(ones: list[Any], others: list[Any]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(ones, others, strict=True))
+
+
 def ways_in(folder: str) -> dict[str, Any]:
     """The other ways to begin, the methods, and checkpoints."""
     import gradtune
     import torch
     import torch.distributed as dist
-    import torch.distributed._functional_collectives as functional
 
     theirs_mesh, mesh = hsdp.set_up(2, 2)
     told: dict[str, Any] = {}
     case = hsdp.CASES["averages"]
-
-    def difference(ones: list[Any], others: list[Any]) -> float:
-        return max(float((a - b).abs().max()) for a, b in zip(ones, others, strict=True))
 
     _, theirs = hsdp.trained(case, theirs_mesh, 6)
     options: dict[str, Any] = {"fidelity": "exact", "quiet": True, "timeout": 60, "tuning_budget": 0}
@@ -103,6 +103,18 @@ def ways_in(folder: str) -> dict[str, Any]:
     told["finite"] = all(bool(each.isfinite().all()) for each in ours)
     replicas.close()
 
+    dist.destroy_process_group()
+    return told
+
+
+def checkpoints_and_collectives(folder: str) -> dict[str, Any]:
+    """Checkpoints of torch, and collectives of the replicas' group that reduce no gradients."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+
+    theirs_mesh, mesh = hsdp.set_up(2, 2)
+    told: dict[str, Any] = {}
     told["dcp"] = difference(
         hsdp.saved_and_loaded(theirs_mesh, Path(folder) / "theirs", 4, lambda model: None),
         hsdp.saved_and_loaded(mesh, Path(folder) / "ours", 4, lambda model: None),
@@ -214,7 +226,7 @@ class Hsdp(Meshes):
         with tempfile.TemporaryDirectory() as folder:
             results = ranks.must_run(ways_in, 4, arguments=[folder], **EXACT)
         for told in results:
-            for name in ("between_replicas", "wrap", "plain", "dcp"):
+            for name in ("between_replicas", "wrap", "plain"):
                 self.assertEqual(told[name], 0, name)
             self.assertEqual((told["steps"], told["wrap, steps"]), (5, 5))
             self.assertIn("nor after close()", told["closed"][0])
@@ -224,6 +236,12 @@ class Hsdp(Meshes):
             self.assertTrue(told["decided"])
             self.assertIn("fidelity half", told["result"])
             self.assertTrue(told["finite"])
+
+    def test_checkpoints_of_torch_and_other_collectives(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            results = ranks.must_run(checkpoints_and_collectives, 4, arguments=[folder], **EXACT)
+        for told in results:
+            self.assertEqual(told["dcp"], 0)
             self.assertEqual(told["all_gather"], [1, 2])
             self.assertEqual([told[name] for name in ("broadcast", "all_reduce", "functional", "async")], [2, 4, 8, 8])
 

@@ -142,6 +142,7 @@ double imbalance_with(Changed::Encoding encoded, Changed::Decoding decoded, int6
                             .state_next = {},
                             .device = nullptr,
                             .size = 2,
+                            .divisor = 2,
                             .seed = 1,
                             .step = 0};
   const auto queue = compress::make_serial_queue();
