@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a step of a model that FSDP2 shards inside a node and replicates between nodes (HSDP).
 
-usage: hsdp.py [--rounds 5] [--steps 4] [--links 200mbit:0,200mbit:25,1gbit:0,1gbit:25] BUILD_FOLDER OUT.json
+usage: hsdp.py [--rounds 5] [--steps 4] [--links 200mbit,200mbit-25ms,1gbit,1gbit-25ms] BUILD_FOLDER OUT.json
 
-Two nodes of two ranks, over a shaped link (as root). A link is a rate and a delay of each direction in ms. The model is
-a transformer of 5.3 M parameters, with SGD. Its ways to reduce gradients between the nodes:
+Two nodes of two ranks, over a shaped link (as root). A link is a rate, or a rate and the delay of one way. The model is a
+transformer of 5.3 M parameters, with SGD. Its ways to reduce gradients between the nodes:
 - fp32, bf16: FSDP2's own all-reduce, one for each unit; `bf16` has reduce_dtype=torch.bfloat16
 - hook: an all-reduce hook of FSDP2 (set_all_reduce_hook) on a mesh of shards alone, which starts all-reduces and waits for
   them when backward ends
@@ -31,8 +31,7 @@ from support.shaped import Bench, row, save  # noqa: E402
 FIDELITIES = ("exact", "half", "lossy")
 WAYS = ("fp32", "bf16", "hook", *FIDELITIES)
 MOST_TUNING = 420  # steps
-LATE_MS = 10  # a link with this delay or more is a long one
-# (way, anchor) and the goal of the ratio, for short links of at most 200 Mbit/s, for other short links and for long ones.
+# (way, anchor) and the goal of the ratio: for 200 Mbit/s, for 1 Gbit/s, and with a delay.
 GOALS = {("exact", "fp32"): (0.80, None, None), ("half", "bf16"): (0.70, None, None), ("lossy", "fp32"): (0.35, None, 0.55)}
 
 
@@ -129,20 +128,17 @@ def train_on_a_rank(rounds, steps, report):
     dist.destroy_process_group()
 
 
-def goal_of(pair, rate, delay_ms):
-    short_slow, short_fast, long = GOALS[pair]
-    if delay_ms >= LATE_MS:
-        return long
-    return short_slow if rate == "200mbit" else short_fast
+def goal_of(pair, link):
+    slow, fast, long = GOALS.get(pair, (None, None, None))
+    rate, _, delay = link.partition("-")
+    return long if delay else slow if rate == "200mbit" else fast
 
 
 def measure_link(build, link, rounds, steps, rows):
-    rate, delay = link.split(":")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(build, folder)
         report = Path(folder) / "report.json"
-        extra = ["--delay", f"{delay}ms"] if delay != "0" else []
-        bench.launch(bench.launcher(rate, extra, ranks_per_node=2),
+        bench.launch(bench.launcher(link, ranks_per_node=2),
                      [sys.executable, "-B", __file__, "--rank", rounds, steps, report])
         told = json.loads(report.read_text(encoding="utf-8"))
     medians = told["medians"]
@@ -151,9 +147,8 @@ def measure_link(build, link, rounds, steps, rows):
     for name in WAYS[1:]:
         for anchor in ("fp32", "bf16") if name in FIDELITIES else ("fp32",):
             ratios = [a / b for a, b in zip(medians[name], medians[anchor])]
-            goal = goal_of((name, anchor), rate, int(delay)) if (name, anchor) in GOALS else None
-            row(rows, f"{rate}, {delay} ms: {name} / {anchor}", statistics.median(medians[name]),
-                statistics.median(medians[anchor]), ratios, goal)
+            row(rows, f"{link}: {name} / {anchor}", statistics.median(medians[name]), statistics.median(medians[anchor]),
+                ratios, goal_of((name, anchor), link))
     rows[-1]["told"] = told["told"]
 
 
@@ -161,14 +156,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--links", default="200mbit:0,200mbit:25,1gbit:0,1gbit:25")
+    parser.add_argument("--links", default="200mbit,200mbit-25ms,1gbit,1gbit-25ms")
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     links = args.links.split(",")
     earlier = json.loads(args.out.read_text(encoding="utf-8"))["rows"] if args.out.exists() else []
-    names = tuple(f"{rate}, {delay} ms:" for rate, delay in (link.split(":") for link in links))
-    rows = [entry for entry in earlier if not entry["name"].startswith(names)]
+    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in links]
     for link in links:
         measure_link(args.build.resolve(), link, args.rounds, args.steps, rows)
         save(args.out, rows)

@@ -29,7 +29,7 @@ def p90(values):
 def measure(bench, program, part, rows):
     out = bench.folder / "messages.json"
     shape, _, delay = part.partition("-")
-    launcher = bench.launcher(RATE, ["--delay", delay] if delay else [], ranks_per_node=int(shape[-1]))
+    launcher = bench.launcher(f"{RATE}-{delay}" if delay else RATE, ranks_per_node=int(shape[-1]))
     bench.launch(launcher, [program, out, *(["few"] if delay else [])])
     for entry in json.loads(out.read_text(encoding="utf-8")):
         name = f"{part}: {entry['kind']}, {entry['bytes']} bytes, {entry['at_once']} at once"

@@ -68,8 +68,11 @@ class Bench:
         self.folder = Path(folder)
         self.count = 0
 
-    def launcher(self, rate, extra=(), nodes=2, ranks_per_node=1):
+    def launcher(self, link, extra=(), nodes=2, ranks_per_node=1):
+        """`link`: its rate, or its rate and delay, as 200mbit-25ms."""
+        rate, _, delay = link.partition("-")
         shape = ["--nodes", nodes, "--ranks-per-node", ranks_per_node, "--rate", rate]
+        shape += ["--delay", delay] if delay else []
         return [sys.executable, ROOT / "examples" / "cluster", *shape, *extra, "--"]
 
     def cluster(self, rate, command, environment=None):
