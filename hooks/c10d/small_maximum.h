@@ -45,8 +45,8 @@ class SmallMaximum {
   using Deadline = std::chrono::steady_clock::time_point;
   struct Announced {
     int tag = 0;
-    std::vector<at::Tensor> into;  // one for each of distances_
-    std::vector<Work> receives;
+    std::vector<at::Tensor> into = {};  // one for each of distances_
+    std::vector<Work> receives = {};
   };
 
   Announced announce();
