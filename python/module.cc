@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "hooks/nested_pass.h"
 #include "python/python_session.h"
 
 namespace gradtune {
@@ -52,6 +53,8 @@ PYBIND11_MODULE(_gradtune, module) {
       .value("hooks", Brings::hooks)
       .value("ddp", Brings::ddp)
       .value("units", Brings::units);
+
+  module.def("is_nested_pass", &is_nested_pass);
 
   py::class_<PythonSession>(module, "Session")
       .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from . import _gradtune
+
 Key = tuple[Any, ...]  # identifies a unit: weak references to FSDP's objects of its parameters, the size and the dtype
 
 _FRAMES = 8  # the most between a function of FSDP and one that it calls
@@ -30,6 +32,7 @@ class Reduction:
 
     owner: Any  # FSDP's object of the unit
     key: Key
+    parameters: list[Any]  # FSDP's objects of them
     name: str
     divisor: float  # the gradient is the sum over replicas, divided by it
     in_place: bool  # FSDP divides, in place, once it has the result
@@ -54,6 +57,7 @@ def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | N
         return Reduction(
             owner=owner,
             key=(*(weakref.ref(parameter) for parameter in parameters), reduced.numel(), reduced.dtype),
+            parameters=list(parameters),
             name=_name(parameters),
             divisor=float(replicas) if is_average else after,
             in_place=after != 1,
@@ -78,6 +82,10 @@ def _name(parameters: list[Any]) -> str:
 
 
 def _use(reduced: torch.Tensor, parameters: list[Any], dtype: torch.dtype | None, hook: Any) -> str:
+    if torch._C._current_graph_task_id() < 0:
+        return "it is reduced outside of a backward pass, as by a schedule of pipeline stages"
+    if _gradtune.is_nested_pass():
+        return "it is reduced in a backward pass inside of another one, as by reentrant checkpoints"
     if reduced.device.type != "cpu":
         return f"it is on {reduced.device}, where this has not been tried"
     if dtype not in (None, reduced.dtype):
@@ -90,6 +98,23 @@ def _use(reduced: torch.Tensor, parameters: list[Any], dtype: torch.dtype | None
         if getattr(parameter.sharded_param, "_post_accumulate_grad_hooks", None):
             return "a parameter of it has a post-accumulate-gradient hook"
     return ""
+
+
+def versions_of(parameters: list[Any]) -> list[int]:
+    """Numbers that grow with each change of the shards of these parameters."""
+    shards = [parameter.sharded_param for parameter in parameters]
+    return [shard._version + shard._local_tensor._version for shard in shards]
+
+
+def lacks_view(reduced: torch.Tensor, parameters: list[Any]) -> bool:
+    """True if a gradient of these parameters is not a view of `reduced` any more."""
+    place = reduced.untyped_storage().data_ptr()
+    for parameter in parameters:
+        gradient = parameter.sharded_param.grad
+        local = None if gradient is None else gradient._local_tensor
+        if local is None or (local.numel() > 0 and local.untyped_storage().data_ptr() != place):
+            return True
+    return False
 
 
 def units_of(models: list[torch.nn.Module]) -> Iterator[Any]:

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 import torch.distributed
 
+def is_nested_pass() -> bool: ...
+
 class RegistrationCount:
     def add(self) -> None: ...
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from torch.autograd import Variable
 
 from . import _gradtune
 from ._checks import refuse
-from ._errors import warn
+from ._errors import Error
 from ._exits import ExitWatch
-from ._fsdp import Key, Reduction
+from ._fsdp import Key, Reduction, lacks_view, versions_of
 from ._options import PathLike
 from ._results import Progress, Result
 from ._trained import Group, Named
@@ -58,11 +59,28 @@ class _Brought:
     value: torch.Tensor  # `reduced`, or a copy of it if FSDP divides that in place
     divisor: float  # of the sum over replicas
     version: int  # that `reduced` has at the end of the pass, unless somebody changed it
+    parameters: list[Any]  # FSDP's objects
+    versions: list[int]  # of the parameters, when the gradient was brought
 
     @classmethod
     def by(cls, asked: Reduction, unit: torch.Tensor, reduced: torch.Tensor) -> _Brought:
         value, version = (reduced.clone(), 1) if asked.in_place else (reduced, 0)
-        return cls(asked.name, unit, reduced, value, asked.divisor, version + reduced._version)
+        versions = versions_of(asked.parameters)
+        version += reduced._version
+        return cls(asked.name, unit, reduced, value, asked.divisor, version, asked.parameters, versions)
+
+    def check(self) -> None:
+        """Raises Error if the gradient would be lost, or was used before it was summed."""
+        if versions_of(self.parameters) != self.versions:
+            refuse(
+                f"a parameter of {self.name} was changed within a backward pass (by a hook that steps an optimizer?), "
+                "where its gradient is this replica's own; gradients may be used when backward() has returned"
+            )
+        if lacks_view(self.reduced, self.parameters):
+            refuse(
+                f"a gradient of {self.name} was replaced within a backward pass, before it was summed over replicas; "
+                "allowed is to replace it when backward() has returned"
+            )
 
 
 class Replicas:
@@ -72,11 +90,14 @@ class Replicas:
     summed at the end of it, with a session for all units that are known by then.
     """
 
-    def __init__(self, group: dist.ProcessGroup, options: Mapping[str, Any]) -> None:
+    def __init__(self, group: dist.ProcessGroup, options: Mapping[str, Any], speaks: bool) -> None:
+        """`speaks`: this job prints progress."""
         self._group = group
+        self._speaks = speaks
         self._options = dict(options)
         self._units: dict[Key, tuple[str, torch.Tensor]] = {}  # in the order of their first reductions
         self._new: dict[Key, _Brought] = {}  # of the current pass
+        self._brought: list[_Brought] = []  # of the current pass, the new ones too
         self._untuned: set[Key] = set()
         self._pass: int | None = None  # autograd's number of the current pass
         self._session: _gradtune.Session | None = None
@@ -104,10 +125,14 @@ class Replicas:
             self._warn_once(asked.name, why)
             return False
         self._enter_pass()
-        if key in self._units and self._session is not None:
-            self._hand_over(_Brought.by(asked, self._units[key][1], reduced))
+        is_known = key in self._units and self._session is not None
+        unit = self._units[key][1] if is_known else torch.zeros_like(reduced, requires_grad=True)
+        brought = _Brought.by(asked, unit, reduced)
+        self._brought.append(brought)
+        if is_known:
+            self._hand_over(brought)
         else:
-            self._new[key] = _Brought.by(asked, torch.zeros_like(reduced, requires_grad=True), reduced)
+            self._new[key] = brought
         return True
 
     def _enter_pass(self) -> None:
@@ -115,6 +140,8 @@ class Replicas:
         if current == self._pass:
             return
         self._pass = current
+        self._brought.clear()  # of a pass that ended with an exception
+        self._new.clear()
         if self._session is not None:
             # FSDP does not report updates, so each interval between two passes counts as one.
             self._session.begin_update()
@@ -123,9 +150,16 @@ class Replicas:
 
     def _end_pass(self) -> None:
         self._pass = None
-        if self._session is not None and not self._session.end_pass():
-            self._settle(list(self._new))  # this pass runs inside of another one, with which the session's pass ends
-        elif self._new:
+        brought, self._brought = self._brought, []
+        try:
+            for each in brought:
+                each.check()
+        except Error as error:
+            self._end(str(error))
+            raise
+        if self._session is not None:
+            self._session.end_pass()
+        if self._new:
             self._join()
 
     def _hand_over(self, each: _Brought) -> None:
@@ -134,6 +168,8 @@ class Replicas:
     def _join(self) -> None:
         """Starts a session with the new units too, and averages these."""
         new, self._new = self._new, {}
+        if self._session is not None:
+            self._session.broadcast_buffers()  # there are none; a replica without these units makes another call
         self._end(None)
         self._units.update({key: (each.name, each.unit) for key, each in new.items()})
         self._start()
@@ -145,18 +181,12 @@ class Replicas:
 
     def _start(self) -> None:
         units, count = _Units(list(self._units.values())), _gradtune.RegistrationCount()
-        options = self._options if self._is_first_shard() else {**self._options, "quiet": True}
+        options = self._options if self._speaks else {**self._options, "quiet": True}
         self._session = _gradtune.Session(units, count, self._group, options, _gradtune.Brings.units)
         self._sessions += 1
         exits = self._exits = ExitWatch(_end_of(weakref.ref(self)))
         gone: Any = weakref.finalize(self, exits.cancel)
         gone.atexit = False
-
-    def _is_first_shard(self) -> bool:
-        """True if the job's rank 0 is among the replicas. The jobs of the other shards print no progress."""
-        root = torch.tensor([dist.get_rank()])
-        self._group.broadcast([root]).wait()
-        return int(root) == 0
 
     def _settle(self, keys: list[Key]) -> None:
         """Sums new units that FSDP uses within the pass, and in later ones."""
@@ -168,14 +198,16 @@ class Replicas:
             each.reduced.copy_(each.value)
             if each.divisor != 1:
                 each.reduced.div_(each.divisor)
+            self._brought.remove(each)
             self._untuned.add(key)
 
     def _warn_once(self, name: str, why: str) -> None:
         if self._closed or self._warned or not why:
             return
         self._warned = True
-        if self._group.rank() == 0:
-            warn(f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}")
+        if self._speaks and self._group.rank() == 0:
+            said = f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}"
+            print(f"gradtune: {said}", file=sys.stderr, flush=True)
 
     def _end(self, failure: str | None) -> None:
         if self._exits is not None:
@@ -220,6 +252,8 @@ class Replicas:
 
     def close(self) -> None:
         """Ends the session, between backward passes. Gradients then go over the replicas as they are."""
+        if torch._C._current_graph_task_id() >= 0:
+            refuse("close() was called inside of a backward pass; it may be called before or after one")
         self._end(None)
         self._closed = True
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import Unpack
 
 from . import _gradtune
-from ._checks import check_group, refuse
+from ._checks import check_group, check_optimizer, refuse
 from ._errors import Error
 from ._hooked import Wrap
 from ._optimizer import NAMES, Optimizer, methods_of
@@ -86,6 +86,8 @@ def _wrap_replicas(
 ) -> None:
     if group is not None:
         refuse("a group was given for a model with replicas; allowed is None, as the model's mesh has the group")
+    for optimizer in optimizers:
+        check_optimizer(optimizer)
     replicas = between_replicas(models, **cast(Options, options))
     for optimizer in optimizers:
         vars(optimizer).update(replicas.methods())
@@ -151,7 +153,8 @@ def wrap(
     ready only with its DDP bucket; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one bucket for each tensor.
     no_sync() and buffers are DDP's. After close() DDP averages as before.
 
-    A model that FSDP2 shards on a 2-D mesh gets between_replicas(); the optimizer gains the methods of gradtune.Replicas.
+    A model that FSDP2 shards on a 2-D mesh gets between_replicas(), and the optimizer the methods of gradtune.Replicas.
+    Then nothing but gradients is sent or compared.
 
     Options, parameters, buffers and hyper-parameters are compared over ranks. Then all ranks get rank 0's parameters
     and buffers; buffers also after each backward pass. Collectives run on gradtune's own groups, made through the

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from typing_extensions import Unpack
 
 from ._checks import check_group, refuse
@@ -39,20 +40,26 @@ class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
     Everything else goes to another group of the same ranks, unchanged.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, speaks: bool) -> None:
+        """`speaks`: jobs of this group print progress."""
         super().__init__(group.rank(), group.size())
         self._group = group
+        self._speaks = speaks
         self._name = ""
         # By FSDP's object of a unit, or the object that the units of one root module share.
         self._replicas: weakref.WeakKeyDictionary[Any, Replicas] = weakref.WeakKeyDictionary()
 
+    def plain(self) -> dist.ProcessGroup:
+        """The group for everything else."""
+        return self._group
+
     def serve(self, units: Sequence[Any], options: Mapping[str, Any]) -> Replicas:
-        """The communication of these units of FSDP, with the options. Raises Error if one is served already."""
+        """The communication of these units of FSDP, with the options. It ends the one that they had."""
         for unit in units:
-            served = self._replicas.get(unit) or self._replicas.get(unit.comm_ctx)
-            if served is not None and not served.is_closed:
-                refuse("the model has communication between its replicas already; close() that first")
-        replicas = Replicas(self._group, options)
+            for before in (self._replicas.get(unit), self._replicas.get(unit.comm_ctx)):
+                if before is not None:
+                    before.close()
+        replicas = Replicas(self._group, options, self._speaks)
         self._replicas.update(dict.fromkeys(units, replicas))
         return replicas
 
@@ -60,7 +67,7 @@ class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
         """The communication of a unit; the units of a root module that has no options share one."""
         found = self._replicas.get(asked.owner) or self._replicas.get(asked.owner.comm_ctx)
         if found is None:
-            found = self._replicas[asked.owner.comm_ctx] = Replicas(self._group, {})
+            found = self._replicas[asked.owner.comm_ctx] = Replicas(self._group, {}, self._speaks)
         return found
 
     def all(self) -> list[Replicas]:
@@ -139,7 +146,7 @@ def _create(options: Any, _backend_options: Any) -> ReplicaGroup:
         settings = nccl.Options()
         settings._timeout = options.timeout
         group._register_backend(torch.device("cuda"), kind.NCCL, nccl(*place, settings))
-    return ReplicaGroup(group)
+    return ReplicaGroup(group, speaks=0 in options.global_ranks_in_group)
 
 
 if dist.is_available() and "gradtune" not in dist.Backend.backend_list:
@@ -164,22 +171,43 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
     set_requires_gradient_sync(), divide factors, clipping, optimizers and checkpoints are FSDP's.
 
     Gradients equal those of FSDP, and are complete when backward() returns. If FSDP uses them earlier, a unit goes as it
-    is and is not tuned, and a warning says so once. It does so if reduce_dtype is not the parameters' own, if a gradient
+    is and is not tuned, and a line says so once. It does so if reduce_dtype is not the parameters' own, if a gradient
     of an earlier pass exists, or for post-accumulate-gradient hooks. Units on a device go as they are too.
 
     The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """
     given = as_given(options)
+    for name in ("ignore", "broadcast_buffers"):
+        if name in given:
+            refuse(f"option {name} is not for the replicas of FSDP2, which only sum gradients; allowed is not to give it")
     models = list(model) if isinstance(model, Sequence) else [model]
     units = list(units_of(models))
     if not units:
         refuse("the model has no unit of FSDP2 with replicas; allowed is fully_shard() on a 2-D mesh, or replicate()")
-    groups = {id(unit.mesh_info.replicate_process_group): unit.mesh_info.replicate_process_group for unit in units}
-    if len(groups) > 1:
-        refuse("the units of the model have replicas in several groups; allowed is one mesh for all units")
-    (group,) = groups.values()
-    if not isinstance(group, ReplicaGroup):
-        group = ReplicaGroup(check_group(group))
-        for unit in units:
-            unit.mesh_info.replicate_process_group = group
+    _check_parameters(models)
+    group = _group_of(units)
+    for unit in units:
+        unit.mesh_info.replicate_process_group = group
     return group.serve(units, given)
+
+
+def _check_parameters(models: Sequence[torch.nn.Module]) -> None:
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and not isinstance(parameter, DTensor):
+                refuse(
+                    f"parameter {name} is in no unit of FSDP2, and its gradient would stay each rank's own; allowed is "
+                    "to shard its module too, or to freeze it"
+                )
+
+
+def _group_of(units: Sequence[Any]) -> ReplicaGroup:
+    """The group for the replicas of these units; it is made if none of them has one."""
+    groups = [unit.mesh_info.replicate_process_group for unit in units]
+    plain = {id(each.plain() if isinstance(each, ReplicaGroup) else each) for each in groups}
+    if len(plain) > 1:
+        refuse("the units of the model have replicas in several groups; allowed is one mesh for all units")
+    for each in groups:
+        if isinstance(each, ReplicaGroup):
+            return each
+    return ReplicaGroup(check_group(groups[0]), speaks=0 in dist.get_process_group_ranks(groups[0]))

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,17 @@ def _two_passes(model: Any, step: int) -> None:
         loss_of(model, 10 * step + part).backward()
 
 
+def _reduced_afterwards(model: Any, step: int) -> None:
+    """As a stage of a pipeline does after its micro-batches."""
+    model.set_requires_gradient_sync(False)
+    loss_of(model, step).backward()
+    model.set_requires_gradient_sync(True)
+    for module in fsdp_modules(model):
+        unit = module._get_fsdp_state()._fsdp_param_group
+        if unit is not None:
+            unit.post_backward()
+
+
 def _sums(factor: float | None) -> Callable[[Any], None]:
     def prepare(model: Any) -> None:
         for module in fsdp_modules(model):
@@ -188,6 +199,15 @@ def _checkpointed(reentrant: bool) -> Callable[[Any], Any]:
     return change
 
 
+def _sharded_inside(model: Any, mesh: Any, **options: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model[:-1]:
+        fully_shard(layer.layer, mesh=mesh, **options)
+    fully_shard(model[-1], mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
 def _compiled(model: Any) -> Any:
     for layer in model[:-1]:
         layer.compile(backend="aot_eager")
@@ -250,6 +270,9 @@ CASES: dict[str, Case] = {
         _skip(lambda step: step % LAYERS), change=lambda model: _Skipping(model).model, session_steps=lambda steps: steps - 2
     ),
     "activation checkpoints": Case(change=_checkpointed(False)),
+    "reentrant activation checkpoints": Case(change=_checkpointed(True)),
+    "reentrant checkpoints around units": Case(shard=_sharded_inside, change=_checkpointed(True)),
+    "reduced after backward": Case(_reduced_afterwards, session_steps=never),
     "compiled blocks": Case(change=_compiled),
     "a layer that is used twice": Case(change=_used_twice),
     "replicate()": Case(shard=_replicated),
@@ -274,6 +297,12 @@ def trained(case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lamb
     state = [value for each in optimizer.state.values() for value in each.values()]
     whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in [*model.parameters(), *state]]
     return wrapped, [each.detach() for each in whole]
+
+
+def farthest(ones: Iterable[Any], others: Iterable[Any]) -> float:
+    """The largest difference of tensors, as far as there are others."""
+    pairs = zip(ones, others, strict=False)
+    return max(float((a.detach().double() - b.detach().double()).abs().max()) for a, b in pairs)
 
 
 @contextlib.contextmanager

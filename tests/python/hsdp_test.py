@@ -35,17 +35,13 @@ def every_case(replicas: str, shards: str) -> dict[str, Any]:
         _model, ours = hsdp.trained(case, mesh, STEPS)
         (served,) = (each for each in group.all() if each not in before)
         told[name] = {
-            "difference": max(float((a.double() - b.double()).abs().max()) for a, b in zip(theirs, ours, strict=True)),
+            "difference": hsdp.farthest(theirs, ours),
             "steps": served.progress().step if served.has_session else None,
-            "moved": float((ours[0] - next(hsdp.new_model().parameters())).detach().abs().max()),
+            "moved": hsdp.farthest(ours, hsdp.new_model().parameters()),
         }
         served.close()
     dist.destroy_process_group()
     return told
-
-
-def difference(ones: list[Any], others: list[Any]) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(ones, others, strict=True))
 
 
 def ways_in(folder: str) -> dict[str, Any]:
@@ -61,7 +57,7 @@ def ways_in(folder: str) -> dict[str, Any]:
     _, theirs = hsdp.trained(case, theirs_mesh, 6)
     options: dict[str, Any] = {"fidelity": "exact", "quiet": True, "timeout": 60, "tuning_budget": 0}
     replicas, ours = hsdp.trained(case, theirs_mesh, 6, lambda model: gradtune.between_replicas(model, **options))
-    told["between_replicas"] = difference(theirs, ours)
+    told["between_replicas"] = hsdp.farthest(theirs, ours)
     told["steps"] = replicas.progress().step
     replicas.close()
     with hsdp.caught() as told["closed"]:
@@ -73,7 +69,7 @@ def ways_in(folder: str) -> dict[str, Any]:
         return optimizer
 
     optimizer, ours = hsdp.trained(case, mesh, 6, wrapped)
-    told["wrap"] = difference(theirs, ours)
+    told["wrap"] = hsdp.farthest(theirs, ours)
     told["wrap, steps"] = optimizer.progress().step
     path = Path(folder) / f"{mesh['shard'].get_local_rank()}.json"
     optimizer.export_strategy(path)
@@ -83,8 +79,7 @@ def ways_in(folder: str) -> dict[str, Any]:
     again = gradtune.between_replicas(model, strategy=path, **options)
     with hsdp.caught() as told["before"]:
         again.result()
-    with hsdp.caught() as told["twice"]:
-        gradtune.between_replicas(model)
+    again = gradtune.between_replicas(model, strategy=path, **options)  # takes the place of the first
     for step in range(3):
         model.zero_grad()
         hsdp.loss_of(model, step).backward()
@@ -92,7 +87,7 @@ def ways_in(folder: str) -> dict[str, Any]:
     again.save_checkpoint(Path(folder) / f"checkpoint{mesh['shard'].get_local_rank()}")
     again.load_checkpoint(Path(folder) / f"checkpoint{mesh['shard'].get_local_rank()}")
     again.close()
-    told["plain"] = difference(*(hsdp.trained(case, each, 6, lambda m: None)[1] for each in (theirs_mesh, mesh)))
+    told["plain"] = hsdp.farthest(*(hsdp.trained(case, each, 6, lambda m: None)[1] for each in (theirs_mesh, mesh)))
 
     def tuned(model: Any) -> Any:
         return gradtune.between_replicas(model, fidelity="half", quiet=True, tuning_budget=30, timeout=60)
@@ -115,7 +110,7 @@ def checkpoints_and_collectives(folder: str) -> dict[str, Any]:
 
     theirs_mesh, mesh = hsdp.set_up(2, 2)
     told: dict[str, Any] = {}
-    told["dcp"] = difference(
+    told["dcp"] = hsdp.farthest(
         hsdp.saved_and_loaded(theirs_mesh, Path(folder) / "theirs", 4, lambda model: None),
         hsdp.saved_and_loaded(mesh, Path(folder) / "ours", 4, lambda model: None),
     )
@@ -170,6 +165,41 @@ def refused() -> dict[str, Any]:
                 changed[-1].register_full_backward_pre_hook(lambda *_: engine.queue_callback(change))
                 loss = hsdp.loss_of(changed, step)
             loss.backward()
+    return {**told, **misused(mesh)}
+
+
+def misused(mesh: Any) -> dict[str, Any]:
+    """Programs that use gradients or parameters before backward has ended."""
+    import gradtune
+    import torch
+
+    told: dict[str, Any] = {}
+    for name in ("stepped", "replaced", "closed"):
+        model = hsdp.sharded(hsdp.new_model(), mesh)
+        replicas = gradtune.between_replicas(model)
+        optimizer = torch.optim.SGD(model[3].parameters(), 0.1)
+
+        def misuse(name: str = name, model: Any = model, replicas: Any = replicas, optimizer: Any = optimizer) -> None:
+            if name == "stepped":
+                optimizer.step()
+            elif name == "closed":
+                replicas.close()
+            else:
+                model[3].weight.grad = model[3].weight.grad * 2
+
+        with hsdp.caught() as told[name]:
+            for step in range(3):
+                model.zero_grad()
+                loss = hsdp.loss_of(model, step)
+                if step == 2:
+                    model[1].register_full_backward_pre_hook(lambda *_, misuse=misuse: misuse())
+                    loss = hsdp.loss_of(model, step)
+                loss.backward()
+    plain = torch.nn.Sequential(hsdp.sharded(hsdp.new_model(), mesh), torch.nn.Linear(4, 4))
+    with hsdp.caught() as told["not in a unit"]:
+        gradtune.wrap(torch.optim.SGD(plain.parameters(), 0.1), plain)
+    with hsdp.caught() as told["ignore"]:
+        gradtune.between_replicas(plain[0], ignore=["0"])
     return told
 
 
@@ -183,6 +213,20 @@ def differing(when: str) -> list[str]:
             model.zero_grad()
             is_other = step == int(when) and mesh["replica"].get_local_rank() == 1
             hsdp.loss_of(model, step, 1 if is_other else 99).backward()
+    return told
+
+
+def joining() -> list[str]:
+    """Replica 1 runs a layer from the fourth pass on, which replica 0 leaves out."""
+    _, mesh = hsdp.set_up(2, 2)
+    case = hsdp.CASES["other layers in each pass"]
+    model = case.shard(case.change(hsdp.new_model()), mesh)
+    with hsdp.caught() as told:
+        for step in range(8):
+            model.zero_grad()
+            is_whole = step >= 4 and mesh["replica"].get_local_rank() == 1
+            hsdp.loss_of(model, step, 99 if is_whole else 1).backward()
+    time.sleep(5)  # the others ask this process's store who failed
     return told
 
 
@@ -231,7 +275,6 @@ class Hsdp(Meshes):
             self.assertEqual((told["steps"], told["wrap, steps"]), (5, 5))
             self.assertIn("nor after close()", told["closed"][0])
             self.assertIn("no session before the end of the first backward pass", told["before"][0])
-            self.assertIn("has communication between its replicas already", told["twice"][0])
             self.assertTrue(told["pinned"])
             self.assertTrue(told["decided"])
             self.assertIn("fidelity half", told["result"])
@@ -252,12 +295,22 @@ class Hsdp(Meshes):
             self.assertIn("sharded by fully_shard() without replicas", told["without replicas"][0])
             self.assertIn("a group was given for a model with replicas", told["group"][0])
             self.assertIn("was changed before it was summed over replicas", told["changed in backward"][0])
+            self.assertIn("was changed within a backward pass (by a hook that steps", told["stepped"][0])
+            self.assertIn("was replaced within a backward pass", told["replaced"][0])
+            self.assertIn("close() was called inside of a backward pass", told["closed"][0])
+            self.assertIn("parameter 1.weight is in no unit of FSDP2", told["not in a unit"][0])
+            self.assertIn("option ignore is not for the replicas", told["ignore"][0])
 
     def test_replicas_whose_units_differ_are_named(self) -> None:
         for when in ("0", "4"):
             for rank, told in enumerate(ranks.must_run(differing, 4, arguments=[when], **EXACT)):
                 with self.subTest(when=when, rank=rank):
                     self.assertRegex(told[0], r"differ between ranks \(from rank 0: rank 1\): .*1\.0\.weight and 3 more")
+
+    def test_a_unit_that_is_new_on_one_replica_alone_is_an_error_on_all(self) -> None:
+        for rank, told in enumerate(ranks.must_run(joining, 4, **EXACT)):
+            with self.subTest(rank=rank):
+                self.assertRegex(told[0], "rank 1.*broadcast_buffers|another rank failed: rank [01]")
 
     def test_a_rank_that_dies_in_backward_is_named(self) -> None:
         ends = ranks.run(killed, 4, limit_s=120, **EXACT)
