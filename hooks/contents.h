@@ -34,7 +34,7 @@ class Contents {
   // The gradient of that step as it is now; notes its form.
   Gradients::Brought bring(int32_t position, int64_t step);
 
-  // Which gradients this rank has in the current pass.
+  // Tells, for each gradient, if this rank has it in the current pass.
   std::vector<SharedThing> describe() const;
 
   // Sets each gradient to its average. An average is sparse if every rank that has a gradient has a sparse one, else

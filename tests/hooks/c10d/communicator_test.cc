@@ -85,23 +85,16 @@ TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   }
 }
 
-// The peer never comes. The deadline is far beyond the test's.
-TEST(C10dCommunicator, MaximaUnderWayEndWhenTheyAreAborted) {
-  run_ranks(2, [](const Rank& rank) {
+// The peer never comes. The collective's deadline is far beyond the test's.
+void end_when_aborted(const comm::Collective& collective) {
+  run_ranks(2, [&](const Rank& rank) {
     const auto group = make_group();  // lives until the others are connected as well
     auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
     if (rank.rank == 0) {
-      double number = 1;
       comm::Waiter waiter;
       auto result = waiter.result();
-      communicator->start({.kind = comm::Collective::Kind::all_reduce,
-                           .reduction = comm::Collective::Reduction::max,
-                           .type = comm::WireType::f64,
-                           .out = reinterpret_cast<std::byte*>(&number),
-                           .count = 1,
-                           .timeout_ms = 3'600'000},
-                          waiter, 0);
+      communicator->start(collective, waiter, 0);
       communicator->abort();
       EXPECT_FALSE(result.get());
       store->set("over", std::vector<uint8_t>{1});
@@ -110,28 +103,23 @@ TEST(C10dCommunicator, MaximaUnderWayEndWhenTheyAreAborted) {
   });
 }
 
-// The peer never comes. The exchange's deadline is far beyond the test's.
 TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
-  run_ranks(2, [](const Rank& rank) {
-    const auto group = make_group();  // lives until the others are connected as well
-    auto store = group->getStore();
-    auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
-    if (rank.rank == 0) {
-      std::vector<std::byte> in(8), out(8);
-      comm::Waiter waiter;
-      auto result = waiter.result();
-      communicator->start({.kind = comm::Collective::Kind::all_to_all,
-                           .in = in.data(),
-                           .out = out.data(),
-                           .count = 4,
-                           .timeout_ms = 3'600'000},
-                          waiter, 0);
-      communicator->abort();
-      EXPECT_FALSE(result.get());
-      store->set("over", std::vector<uint8_t>{1});
-    }
-    store->wait({"over"});
-  });
+  std::vector<std::byte> in(8), out(8);
+  end_when_aborted({.kind = comm::Collective::Kind::all_to_all,
+                    .in = in.data(),
+                    .out = out.data(),
+                    .count = 4,
+                    .timeout_ms = 3'600'000});
+}
+
+TEST(C10dCommunicator, MaximaUnderWayEndWhenTheyAreAborted) {
+  double number = 1;
+  end_when_aborted({.kind = comm::Collective::Kind::all_reduce,
+                    .reduction = comm::Collective::Reduction::max,
+                    .type = comm::WireType::f64,
+                    .out = reinterpret_cast<std::byte*>(&number),
+                    .count = 1,
+                    .timeout_ms = 3'600'000});
 }
 
 // Tests a collective that cannot begin. Others may have begun it, so the next one would be taken for it.
