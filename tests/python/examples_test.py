@@ -21,11 +21,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 NO_NETWORK = 4  # exit code of examples/cluster
 
 
-def torchrun(size: int, script: str, *arguments: str) -> str:
-    """The printed text, output and errors together."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
-    command += ["--master-port", str(ranks.free_port()), str(EXAMPLES / script), *arguments]
-    ran = subprocess.run(
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs ranks of one thread each; output and errors come together."""
+    return subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,6 +32,13 @@ def torchrun(size: int, script: str, *arguments: str) -> str:
         timeout=280,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def torchrun(size: int, script: str, *arguments: str) -> str:
+    """The printed text, output and errors together."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+    command += ["--master-port", str(ranks.free_port()), str(EXAMPLES / script), *arguments]
+    ran = run(command)
     if ran.returncode != 0:
         raise AssertionError(f"{script} ended with {ran.returncode}:\n{ran.stdout}")
     return ran.stdout
@@ -136,15 +141,7 @@ class Examples(unittest.TestCase):
     def between_replicas(self, *command: str) -> None:
         """Runs a program on two nodes of two ranks, with a network between them."""
         launcher = [sys.executable, str(EXAMPLES.parent / "cluster"), "--ranks-per-node", "2", "--rate", "1gbit", "--"]
-        ran = subprocess.run(
-            [*launcher, sys.executable, "-B", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=280,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        ran = run([*launcher, sys.executable, "-B", *command])
         if ran.returncode == NO_NETWORK:
             self.skipTest(ran.stdout)
         self.assertEqual(ran.returncode, 0, ran.stdout)
