@@ -90,10 +90,10 @@ void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d
 }
 
 void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, const torch::Tensor& value,
-                              double divisor, int64_t version) {
+                              double divisor) {
   run([&](Session& session) {
     session.enter_autograd_pass();
-    units_->hand_over({.unit = unit, .reduced = reduced, .value = value, .divisor = divisor, .version = version});
+    units_->hand_over({.unit = unit, .reduced = reduced, .value = value, .divisor = divisor});
   });
 }
 
@@ -101,10 +101,8 @@ void PythonSession::begin_pass() {
   run([](Session& session) { session.begin_pass(); });
 }
 
-bool PythonSession::end_pass() {
-  bool ended = false;
-  run([&](Session& session) { ended = session.end_pass(); });
-  return ended;
+void PythonSession::end_pass() {
+  run([](Session& session) { session.end_pass(); });
 }
 
 void PythonSession::begin_update() {

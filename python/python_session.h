@@ -43,10 +43,9 @@ class PythonSession {
 
   // With the units of FSDP2, whose results are sums: takes one in a backward pass of autograd, or between begin_pass()
   // and end_pass(); see ReplicaUnits and Session.
-  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, const torch::Tensor& value, double divisor,
-                 int64_t version);
+  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, const torch::Tensor& value, double divisor);
   void begin_pass();
-  bool end_pass();
+  void end_pass();
 
   void begin_update();
   bool end_update(size_t optimizer);  // returns true if this ended the step

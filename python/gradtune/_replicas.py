@@ -58,7 +58,7 @@ class _Brought:
     reduced: torch.Tensor  # FSDP's result over shards; it gets the result over replicas
     value: torch.Tensor  # `reduced`, or a copy of it if FSDP divides that in place
     divisor: float  # of the sum over replicas
-    version: int  # that `reduced` has at the end of the pass, unless somebody changed it
+    version: int  # of `reduced` at the end of the pass, if only FSDP changed it
     parameters: list[Any]  # FSDP's objects
     versions: list[int]  # of the parameters, when the gradient was brought
 
@@ -81,6 +81,12 @@ class _Brought:
                 f"a gradient of {self.name} was replaced within a backward pass, before it was summed over replicas; "
                 "allowed is to replace it when backward() has returned"
             )
+        if self.reduced._version != self.version:
+            refuse(
+                f"a gradient of {self.name} was changed within a backward pass, before it was summed over replicas (by a "
+                "hook of its parameter, or by a second pass of its module?); allowed is to change it when backward() has "
+                "returned"
+            )
 
 
 class Replicas:
@@ -96,19 +102,14 @@ class Replicas:
         self._speaks = speaks
         self._options = dict(options)
         self._units: dict[Key, tuple[str, torch.Tensor]] = {}  # in the order of their first reductions
-        self._new: dict[Key, _Brought] = {}  # of the current pass
-        self._brought: list[_Brought] = []  # of the current pass, the new ones too
+        self._brought: dict[Key, _Brought] = {}  # in the current pass, also by units that are new
         self._untuned: set[Key] = set()
         self._pass: int | None = None  # autograd's number of the current pass
         self._session: _gradtune.Session | None = None
         self._sessions = 0
         self._closed = False
-        self._warned = False
+        self._said = False
         self._exits: ExitWatch | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     @property
     def has_session(self) -> bool:
@@ -121,19 +122,20 @@ class Replicas:
         if not why and key not in self._units and self._sessions >= _MOST_SESSIONS:
             why = f"it is new, and there were {_MOST_SESSIONS} sessions before, each with new units"
         if self._closed or why or key in self._untuned:
-            self._settle([each for each in self._new if asked.shares_parameters_with(each)])
-            self._warn_once(asked.name, why)
+            self._settle([each for each in self._new() if asked.shares_parameters_with(each)])
+            self._say_once(asked.name, why)
             return False
         self._enter_pass()
-        is_known = key in self._units and self._session is not None
+        is_known = key in self._units
         unit = self._units[key][1] if is_known else torch.zeros_like(reduced, requires_grad=True)
-        brought = _Brought.by(asked, unit, reduced)
-        self._brought.append(brought)
+        self._brought[key] = _Brought.by(asked, unit, reduced)
         if is_known:
-            self._hand_over(brought)
-        else:
-            self._new[key] = brought
+            self._hand_over(self._brought[key])
         return True
+
+    def _new(self) -> list[Key]:
+        """The units of the current pass that no session has."""
+        return [key for key in self._brought if key not in self._units]
 
     def _enter_pass(self) -> None:
         current = torch._C._current_graph_task_id()
@@ -141,7 +143,6 @@ class Replicas:
             return
         self._pass = current
         self._brought.clear()  # of a pass that ended with an exception
-        self._new.clear()
         if self._session is not None:
             # FSDP does not report updates, so each interval between two passes counts as one.
             self._session.begin_update()
@@ -150,32 +151,32 @@ class Replicas:
 
     def _end_pass(self) -> None:
         self._pass = None
-        brought, self._brought = self._brought, []
         try:
-            for each in brought:
+            for each in self._brought.values():
                 each.check()
         except Error as error:
+            self._closed = True
             self._end(str(error))
             raise
         if self._session is not None:
             self._session.end_pass()
-        if self._new:
-            self._join()
+        if self._new():
+            self._join([self._brought[key] for key in self._new()])
+        self._brought.clear()
 
     def _hand_over(self, each: _Brought) -> None:
-        self._running().hand_over(each.unit, each.reduced, each.value, each.divisor, each.version)
+        self._running().hand_over(each.unit, each.reduced, each.value, each.divisor)
 
-    def _join(self) -> None:
-        """Starts a session with the new units too, and averages these."""
-        new, self._new = self._new, {}
+    def _join(self, new: list[_Brought]) -> None:
+        """Starts a session with the new units too, and sums these."""
         if self._session is not None:
             self._session.broadcast_buffers()  # there are none; a replica without these units makes another call
         self._end(None)
-        self._units.update({key: (each.name, each.unit) for key, each in new.items()})
+        self._units.update({key: (each.name, each.unit) for key, each in self._brought.items()})
         self._start()
         session = self._running()
         session.begin_pass()
-        for each in new.values():
+        for each in new:
             self._hand_over(each)
         session.end_pass()
 
@@ -191,23 +192,22 @@ class Replicas:
     def _settle(self, keys: list[Key]) -> None:
         """Sums new units that FSDP uses within the pass, and in later ones."""
         for key in keys:
-            each = self._new.pop(key)
+            each = self._brought.pop(key)
             work = self._group.allreduce([each.value])
             if work is not None:
                 work.wait()
             each.reduced.copy_(each.value)
             if each.divisor != 1:
                 each.reduced.div_(each.divisor)
-            self._brought.remove(each)
             self._untuned.add(key)
 
-    def _warn_once(self, name: str, why: str) -> None:
-        if self._closed or self._warned or not why:
+    def _say_once(self, name: str, why: str) -> None:
+        if self._closed or self._said or not why:
             return
-        self._warned = True
+        self._said = True
         if self._speaks and self._group.rank() == 0:
-            said = f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}"
-            print(f"gradtune: {said}", file=sys.stderr, flush=True)
+            sentence = f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}"
+            print(f"gradtune: {sentence}", file=sys.stderr, flush=True)
 
     def _end(self, failure: str | None) -> None:
         if self._exits is not None:

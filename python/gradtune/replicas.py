@@ -129,7 +129,6 @@ for _name in (
     "scatter",
     "send",
     "abort",
-    "monitored_barrier",
 ):
     setattr(ReplicaGroup, _name, _forwarded(_name))
 

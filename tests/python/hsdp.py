@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, CLASSES = 12, 4
-# Layers of a new model. The last one takes part in every pass.
-LAYERS = 3
+LAYERS = 3  # of a new model, before its last one, which takes part in every pass
 
 
 def set_up(replicas: int, shards: int) -> tuple[Any, Any]:
@@ -62,12 +61,8 @@ def loss_of(model: Any, seed: int, skipped: int | None = None) -> Any:
     generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
     inputs = torch.randn(6, WIDTH, generator=generator).to(next(model.parameters()).dtype)
     targets = torch.randint(CLASSES, (6,), generator=generator)
-    if skipped is None:
-        outputs = model(inputs)
-    else:
-        model.skipped = skipped
-        outputs = model(inputs)
-    return torch.nn.functional.cross_entropy(outputs.float(), targets)
+    model.skipped = skipped
+    return torch.nn.functional.cross_entropy(model(inputs).float(), targets)
 
 
 def one_pass(model: Any, step: int) -> None:
@@ -125,9 +120,9 @@ def _sums(factor: float | None) -> Callable[[Any], None]:
 
 
 def _divided_by_shards(model: Any) -> None:
-    for module in fsdp_modules(model):
-        module.set_gradient_divide_factor(float(module._get_fsdp_state()._fsdp_param_group.mesh_info.shard_mesh_size)
-                                          if module._get_fsdp_state()._fsdp_param_group else 1.0)
+    for layer in model:
+        shards = layer._get_fsdp_state()._fsdp_param_group.mesh_info.shard_mesh_size
+        layer.set_gradient_divide_factor(float(shards))
 
 
 def _mixed(reduce: str | None, of_model: str | None = None) -> Callable[[], dict[str, Any]]:
@@ -156,22 +151,20 @@ def _as(dtype: str) -> Callable[[Any], Any]:
     return change
 
 
-class _Skipping:
-    """Makes forward leave out a layer, another one in each step."""
+def _skipping(model: Any) -> Any:
+    """Makes forward leave out the layer whose number is in `skipped`."""
+    from torch import nn
 
-    def __init__(self, model: Any) -> None:
-        from torch import nn
+    class Some(nn.Sequential):
+        skipped: int | None = None
 
-        class Some(nn.Sequential):
-            skipped: int | None = None
+        def forward(self, inputs: Any) -> Any:
+            for i, layer in enumerate(self):
+                if i != self.skipped:
+                    inputs = layer(inputs)
+            return inputs
 
-            def forward(self, inputs: Any) -> Any:
-                for i, layer in enumerate(self):
-                    if i != self.skipped:
-                        inputs = layer(inputs)
-                return inputs
-
-        self.model = Some(*model)
+    return Some(*model)
 
 
 def _skip(layers: Callable[[int], int]) -> Callable[[Any, int], None]:
@@ -264,10 +257,10 @@ CASES: dict[str, Case] = {
     "computed in bfloat16, reduced in float32": Case(options=_mixed("float32", "bfloat16")),
     "offloaded to the CPU": Case(options=_offloaded),
     "a layer without gradients in some passes": Case(
-        _skip(lambda step: 1 if step % 3 == 2 else LAYERS + 9), change=lambda model: _Skipping(model).model
+        _skip(lambda step: 1 if step % 3 == 2 else LAYERS + 9), change=_skipping
     ),
     "other layers in each pass": Case(
-        _skip(lambda step: step % LAYERS), change=lambda model: _Skipping(model).model, session_steps=lambda steps: steps - 2
+        _skip(lambda step: step % LAYERS), change=_skipping, session_steps=lambda steps: steps - 2
     ),
     "activation checkpoints": Case(change=_checkpointed(False)),
     "reentrant activation checkpoints": Case(change=_checkpointed(True)),

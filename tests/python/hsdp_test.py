@@ -294,7 +294,7 @@ class Hsdp(Meshes):
             self.assertIn("no unit of FSDP2 with replicas", told["not sharded"][0])
             self.assertIn("sharded by fully_shard() without replicas", told["without replicas"][0])
             self.assertIn("a group was given for a model with replicas", told["group"][0])
-            self.assertIn("was changed before it was summed over replicas", told["changed in backward"][0])
+            self.assertIn("was changed within a backward pass, before it was summed", told["changed in backward"][0])
             self.assertIn("was changed within a backward pass (by a hook that steps", told["stepped"][0])
             self.assertIn("was replaced within a backward pass", told["replaced"][0])
             self.assertIn("close() was called inside of a backward pass", told["closed"][0])
