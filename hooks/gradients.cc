@@ -464,6 +464,12 @@ const torch::Tensor& Gradients::gradient_of(const Parameter& parameter) const {
   return arrival_ == Arrival::hooks ? parameter.tensor.grad() : parameter.given;
 }
 
+std::vector<torch::Tensor> Gradients::trained() const {
+  std::vector<torch::Tensor> trained;
+  for (const int32_t position : position_of_) trained.push_back(parameter(position));
+  return trained;
+}
+
 int32_t Gradients::position_of(const torch::Tensor& parameter) const {
   const auto found = registered_.find(parameter.unsafeGetTensorImpl());
   return found == registered_.end() ? -1 : position_of_[found->second];

@@ -190,7 +190,8 @@ void Session::on_ready(int32_t position) {
 }
 
 void Session::begin_pass() {
-  raised([&] { explained(Final::every_error, [this] { check_between_passes(), begin_backward(); }); });
+  const auto begin = [this] { check_between_passes(), begin_backward(), updates_.allow_in_pass(); };
+  raised([&] { explained(Final::every_error, begin); });
 }
 
 void Session::enter_autograd_pass() {
@@ -269,8 +270,8 @@ bool Session::end_pass() {
   if (is_nested_pass() && !pass_.is_whole()) return false;
   raised([&] {
     explained(Final::every_error, [this] {
-      finish_backward();
-      if (averaged_) averaged_();
+      const core::StepReport report = finish_backward();
+      if (averaged_) averaged_(report);
     });
   });
   return true;
@@ -285,7 +286,7 @@ void Session::pass_was_left() {
 
 // The last action of a backward pass, on the thread that ends it; for gradients on a device that is the device's
 // thread.
-void Session::finish_backward() {
+core::StepReport Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   if (learning_.known() == Known::nothing) {  // the first pass held back its gradients
     learning_.learn_content();
@@ -326,6 +327,7 @@ void Session::finish_backward() {
   if (learning_.known() == Known::content) learning_.learn_order();
   pass_.end();
   updates_.end_pass();
+  return received.value().report;
 }
 
 // On rank 0: the tuner takes the report of a step and decides what comes next.

@@ -64,7 +64,8 @@ class Session {
   bool end_update(size_t optimizer = 0);
 
   // With Arrival::handed_over, another component brings the gradients of a backward pass, on the thread that runs it:
-  // - begin_pass() or enter_autograd_pass(), before the first gradient.
+  // - begin_pass() or enter_autograd_pass(), before the first gradient. After begin_pass(), the program may update
+  //   the parameters.
   // - hand_over(), for each gradient, laid out as gradient_strides() says. A parameter that the session does not know
   //   is ignored.
   // - end_pass(). Waits for the averages, and calls `averaged`. In it, give_back() copies each average, or returns
@@ -78,7 +79,17 @@ class Session {
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);
   }
-  void on_averaged(std::function<void()> averaged) { averaged_ = std::move(averaged); }
+  // At the end of each pass, with the report of the step before, which is the same on all ranks.
+  using Averaged = std::function<void(const core::StepReport& report)>;
+  void on_averaged(Averaged averaged) { averaged_ = std::move(averaged); }
+  // The parameters whose gradients it averages, in the order of the model.
+  std::vector<torch::Tensor> trained() const { return gradients().trained(); }
+  // Says a line to people on rank 0, unless they want quiet.
+  void say(const std::string& line) const {
+    if (peers_.rank() == 0 && !settings().quiet) front_->say(line);
+  }
+  // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
+  void count_updates(int64_t updates) { step_clock_.count_updates(updates); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate
   // Waits for averages and does pending updates.
   void synchronize();
@@ -115,7 +126,7 @@ class Session {
   void begin_backward();
   void begin_step();
   void pass_was_left();
-  void finish_backward();
+  core::StepReport finish_backward();  // returns that of the step before
   void send_missing();
   void tune(const tuner::StepProtocol::Received& received);
   void check_only_read();
@@ -177,7 +188,7 @@ class Session {
     int32_t slot;
   };
   std::optional<Ran> ran_;  // the step whose operation times are not reported yet
-  std::function<void()> averaged_;
+  Averaged averaged_;
   std::optional<core::Error> failure_;
   PassEnd pass_end_;
 };

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
@@ -22,6 +23,8 @@ class StepClock {
 
   // A step begins now.
   void restart() { began_ns_ = clock_.now_ns(); }
+  // The program made this number of updates since the step began, if not one.
+  void count_updates(int64_t updates) { updates_ = updates; }
   // A backward pass begins: no own work yet.
   void begin_pass() { own_ns_ = 0; }
 
@@ -60,7 +63,10 @@ class StepClock {
     const double others_ms = exchange_ms + static_cast<double>(own_ns_) * 1e-6;
     step_ms_ = static_cast<double>(now_ns - began_ns_) * 1e-6;
     began_ns_ = now_ns;
-    return {.step_ms = step_ms_, .compute_ms = step_ms_ - others_ms, .comm_ms = last_.comm_ms};
+    return {.step_ms = step_ms_,
+            .compute_ms = step_ms_ - others_ms,
+            .comm_ms = last_.comm_ms,
+            .updates = std::exchange(updates_, 1)};
   }
 
   double step_ms() const { return step_ms_; }  // of the last step
@@ -73,6 +79,7 @@ class StepClock {
   int64_t own_ns_ = 0;
   std::optional<double> waited_ms_;
   double step_ms_ = 0;
+  int64_t updates_ = 1;
   exec::StepTimes last_;
   exec::StepTimes ended_;  // of the executor's step at the end of backward
   exec::StepTimes late_;   // of the executor's previous step, after the end of backward

@@ -21,11 +21,14 @@ class Updates {
 
   // A backward pass that averages begins. Returns the optimizers that stepped since the previous one, one bit each.
   uint64_t begin_pass(int64_t step) {
+    may_update_ = false;
     sample_ = gradients_.sample(step);
     return std::exchange(stepped_, 0);
   }
-  // True if parameters are as they were when the pass began.
-  bool none_in_pass(int64_t step) const { return gradients_.sample(step) == sample_; }
+  // The program may update the parameters within the pass.
+  void allow_in_pass() { may_update_ = true; }
+  // True if parameters are as they were when the pass began, or need not be.
+  bool none_in_pass(int64_t step) const { return may_update_ || gradients_.sample(step) == sample_; }
   void end_pass() {
     accumulated_ = false;
     averaged_at_ = sample_;
@@ -70,6 +73,7 @@ class Updates {
 
  private:
   const Gradients& gradients_;
+  bool may_update_ = false;              // within the current pass
   bool accumulated_ = false;             // by a pass under no_sync(), since the last step()
   uint64_t sample_ = 0;                  // of the parameters, when the pass began
   std::optional<uint64_t> averaged_at_;  // the same sample, until a step() follows

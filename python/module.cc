@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "hooks/nested_pass.h"
+#include "hooks/rounds_file.h"
+#include "python/python_rounds.h"
 #include "python/python_session.h"
 
 namespace gradtune {
@@ -31,6 +33,13 @@ py::dict dict_of(const Optimizer::Result& result) {
                   "description"_a = result.description, "fidelity"_a = result.fidelity);
 }
 
+py::dict dict_of(const Rounds::Progress& progress) {
+  using namespace py::literals;
+  return py::dict("rounds"_a = progress.rounds, "updates"_a = progress.updates,
+                  "updates_a_round"_a = progress.updates_a_round, "exchange_ms"_a = progress.exchange_ms,
+                  "update_ms"_a = progress.update_ms);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_gradtune, module) {
@@ -52,7 +61,8 @@ PYBIND11_MODULE(_gradtune, module) {
   py::enum_<Brings>(module, "Brings")
       .value("hooks", Brings::hooks)
       .value("ddp", Brings::ddp)
-      .value("units", Brings::units);
+      .value("units", Brings::units)
+      .value("changes", Brings::changes);
 
   module.def("is_nested_pass", &is_nested_pass);
 
@@ -75,7 +85,27 @@ PYBIND11_MODULE(_gradtune, module) {
       .def("load_checkpoint", &PythonSession::load_checkpoint)
       .def("progress", [](PythonSession& session) { return dict_of(session.progress()); })
       .def("result", [](PythonSession& session) { return dict_of(session.result()); })
+      .def("learn_round_length", &PythonSession::learn_round_length)
+      .def("updates_a_round", &PythonSession::updates_a_round)
       .def("close", &PythonSession::close);
+
+  py::class_<PythonRounds, PythonSession>(module, "Rounds")
+      .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
+                    const py::dict&, int64_t, int64_t, int64_t, int64_t, double, double>())
+      .def("end_round", &PythonRounds::end_round)
+      .def("complete", &PythonRounds::complete)
+      .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
+      .def("outer_momenta", &PythonRounds::outer_momenta)
+      .def("restore", &PythonRounds::restore);
+
+  module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
+    save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
+  });
+  // (step of the session, synchronous steps, updates a round: 0 if training is synchronous)
+  module.def("saved_rounds", [](const std::string& folder) {
+    const SavedRounds saved = load_rounds(folder);
+    return std::tuple{saved.session_step, saved.dense_steps, saved.updates_a_round};
+  });
 }
 
 }  // namespace gradtune

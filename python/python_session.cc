@@ -113,10 +113,21 @@ bool PythonSession::end_update(size_t optimizer) {
   bool ended = false;
   run([&](Session& session) {
     ended = session.end_update(optimizer);
-    trainer_ = std::this_thread::get_id();
-    take_snapshot();
+    update_ended();
   });
   return ended;
+}
+
+void PythonSession::update_ended() {
+  trainer_ = std::this_thread::get_id();
+  take_snapshot();
+}
+
+void PythonSession::learn_round_length(int64_t least, int64_t most) {
+  run([&](Session& session) {
+    length_.emplace(tuner::UpdatesARound{.least = least, .most = most}, least);
+    session.on_averaged([this](const core::StepReport& report) { length_->learn(report); });
+  });
 }
 
 void PythonSession::leave_no_sync() {

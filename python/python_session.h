@@ -22,19 +22,21 @@
 #include "python/python_front.h"
 #include "python/python_lists.h"
 #include "python/replica_units.h"
+#include "tuner/round_length.h"
 
 namespace gradtune {
 
 class PythonSession {
  public:
-  // The component that brings gradients: gradtune's own hooks, the reducer of DistributedDataParallel, or FSDP2.
-  enum class Brings : uint8_t { hooks, ddp, units };
+  // The component that brings gradients: gradtune's own hooks, the reducer of DistributedDataParallel, FSDP2, or rounds
+  // (python_rounds.h), which bring changes of parameters in their place.
+  enum class Brings : uint8_t { hooks, ddp, units, changes };
 
   // Called with the GIL held, which it releases while it waits. `options` are those of gradtune.h by name, none of
   // them None.
   PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
                 const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Brings brings);
-  ~PythonSession();
+  virtual ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;
 
@@ -47,15 +49,15 @@ class PythonSession {
   void begin_pass();
   void end_pass();
 
-  void begin_update();
-  bool end_update(size_t optimizer);  // returns true if this ended the step
+  virtual void begin_update();
+  virtual bool end_update(size_t optimizer);  // returns true if this ended the step
   void enter_no_sync() { ++*open().no_sync(); }
   void leave_no_sync();  // also works after the session was closed
   void broadcast_buffers();
   void exclude_step();
   void export_strategy(const std::string& path);
-  void save_checkpoint(const std::string& folder);
-  void load_checkpoint(const std::string& folder);
+  virtual void save_checkpoint(const std::string& folder);
+  virtual void load_checkpoint(const std::string& folder);
 
   // On the training thread these are current; on other threads they date from the end of the last update.
   Optimizer::Progress progress();
@@ -65,8 +67,16 @@ class PythonSession {
   // nothing. In a forked child, which has none of the session's threads, the session's memory is left alone.
   void close(const std::optional<std::string>& failure);
 
- private:
+  // Learns from each step the number of updates that a round would have, from `least` to `most` (tuner/round_length.h).
+  void learn_round_length(int64_t least, int64_t most);
+  int64_t updates_a_round() const { return length_ ? length_->updates() : 1; }
+
+ protected:
+  // Calls it without the GIL, and throws its error as Python's.
   void run(const std::function<void(Session&)>& body);
+  void update_ended();  // makes progress() current, within run()
+
+ private:
   Session& open() const;
   bool is_trainer() const { return std::this_thread::get_id() == trainer_; }
   void take_snapshot();
@@ -76,6 +86,7 @@ class PythonSession {
       std::make_shared<PythonFront>();   // shared with the session, because it keeps an interrupt
   std::shared_ptr<DdpBridge> bridge_;    // null without DDP
   std::unique_ptr<ReplicaUnits> units_;  // null without FSDP
+  std::optional<tuner::RoundLength> length_;
   std::thread::id trainer_ = std::this_thread::get_id();
 
   std::mutex mutex_;  // guards the next two; only the training thread changes them

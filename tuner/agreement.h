@@ -47,6 +47,7 @@ struct LocalStep {
   double step_ms = 0;
   double compute_ms = 0;
   double comm_ms = 0;        // time of all collectives; 0: there were none
+  int64_t updates = 1;       // of the program in the step, the same on all ranks; more than 1 in rounds
   int32_t rank = 0;          // this rank
   core::Excess excess = {};  // of the step before, if it was finite on all ranks
   bool finite = true;        // of the step under way
@@ -67,6 +68,7 @@ inline constexpr auto kLocalStepFields = std::tuple{
     core::Field{"excess", &LocalStep::excess, core::FieldKind::excess},
     core::Field{"finite", &LocalStep::finite, core::FieldKind::flag},
     core::Field{"excluded", &LocalStep::excluded, core::FieldKind::flag},
+    core::Field{"updates", &LocalStep::updates, core::FieldKind::step, /*is_optional=*/true},
 };
 
 // The control word. It is reduced over ranks by maximum, element by element. Values whose minimum matters too are

@@ -96,7 +96,7 @@ std::vector<std::string> lines_of(const std::vector<Decision>& decisions, const 
 
 std::string final_line(const Standing& standing, Stage stage) {
   const bool is_under_way = stage != Stage::watch && standing.state != Standing::State::pinned;
-  return fmt::format("gradtune: {}{}{}", in_words(standing), is_under_way ? "; training ended while " : "",
+  return fmt::format("gradtune: {}{}{}", in_words(standing), is_under_way ? "; tuning ended while " : "",
                      is_under_way ? doing(stage) : "");
 }
 

@@ -48,6 +48,7 @@ std::span<double> StepProtocol::control_word(bool finite) {
 core::Result<StepProtocol::Received> StepProtocol::receive() {
   const core::Result<Verdict> verdict = agreement_->receive(local_, word_);
   if (!verdict) return verdict.error();
+  const core::StepReport report = core::with_one_update(verdict.value().report, local_.updates);
   local_.excluded = true;  // its times are sent: a second backward pass in this step has no others
   local_.excess = {};
   const core::Result<bool> counts = runner_.conclude(verdict.value().finite);
@@ -64,7 +65,7 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
   if (const auto rank = verdict.value().failed_rank) {
     failure = prepared_ ? "rank " + std::to_string(*rank) + " could not, and warned why" : prepared_.error().message;
   }
-  return Received{.report = verdict.value().report,
+  return Received{.report = report,
                   .command = verdict.value().command,
                   .not_dense = verdict.value().not_dense,
                   .counts = counts.value(),
@@ -111,6 +112,7 @@ void StepProtocol::end_step(const Times& times) {
             .step_ms = times.step_ms,
             .compute_ms = times.compute_ms,
             .comm_ms = times.comm_ms,
+            .updates = times.updates,
             .rank = rank_,
             .excess = std::exchange(excess_, {}),
             .finite = true,

@@ -49,7 +49,7 @@ class StepProtocol {
   void tell_not_dense() { local_.not_dense = true; }
   std::span<double> control_word(bool finite);
   struct Received {
-    core::StepReport report;                  // of the step before; for the tuner
+    core::StepReport report;                  // of the step before, with the computation of one update; for the tuner
     Command command;                          // to be carried out
     bool not_dense = false;                   // some rank had no gradient of some tensor, or a sparse one
     bool counts = true;                       // the step counts: all ranks are finite, and so are its averages
@@ -68,6 +68,7 @@ class StepProtocol {
   void exclude() { excluded_ = true; }
   struct Times {
     double step_ms = 0, compute_ms = 0, comm_ms = 0;  // as in LocalStep
+    int64_t updates = 1;
   };
   void end_step(const Times& times);
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/core/measurement.h"
 
+#include <algorithm>
+
 namespace gradtune::core {
 
 std::string_view to_string(Excess::Kind kind) {
@@ -12,6 +14,16 @@ std::string_view to_string(Excess::Kind kind) {
     case Excess::Kind::broken: return "broken";
   }
   return "unknown";
+}
+
+StepReport with_one_update(const StepReport& report, int64_t updates) {
+  StepReport one = report;
+  if (updates <= 1) return one;
+  const auto divisor = static_cast<double>(updates);
+  one.compute_ms_max /= divisor;
+  one.compute_ms_min /= divisor;
+  one.step_ms = one.compute_ms_max + std::max(0.0, report.step_ms - report.compute_ms_max);
+  return one;
 }
 
 namespace {

@@ -60,6 +60,11 @@ struct StepReport {
   bool operator==(const StepReport&) const = default;
 };
 
+// The report of a step with one of its `updates`, each of which took the same time to compute. The exchange, which is
+// what the slowest rank did not compute, stays. So steps of rounds compare with each other, however many updates they
+// have.
+StepReport with_one_update(const StepReport& report, int64_t updates);
+
 // All fields of a report, for the formats that hold one (control words are made in tuner/agreement.cc).
 inline constexpr auto kStepReportFields = std::tuple{
     Field{"step", &StepReport::step, FieldKind::step},

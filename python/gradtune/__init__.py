@@ -17,7 +17,20 @@ from ._errors import Error
 from ._load import VERSION as __version__
 from ._optimizer import Optimizer
 from ._results import Progress, Result
+from ._rounds import RoundProgress, RoundsOptimizer, rounds
 from ._wrap import wrap
 from .replicas import Replicas, between_replicas
 
-__all__ = ["Error", "Optimizer", "Progress", "Replicas", "Result", "__version__", "between_replicas", "wrap"]
+__all__ = [
+    "Error",
+    "Optimizer",
+    "Progress",
+    "Replicas",
+    "Result",
+    "RoundProgress",
+    "RoundsOptimizer",
+    "__version__",
+    "between_replicas",
+    "rounds",
+    "wrap",
+]

@@ -155,6 +155,10 @@ class Wrap:
         number = next(i for i, reference in enumerate(self._optimizers) if reference() is optimizer)
         if self.session.end_update(number) and self.writer is not None:
             self._write(self.writer)
+        self._updated()
+
+    def _updated(self) -> None:
+        """Called after each update, while the optimizer's hooks run."""
 
     def _write(self, writer: ScalarWriter) -> None:
         progress = self.session.progress()

@@ -130,9 +130,6 @@ class Methods:
         self._gradtune.session.broadcast_buffers()
 
 
-NAMES = [name for name in vars(Methods) if not name.startswith("_")]
-
-
 class _OfWrapped(type):
     def __instancecheck__(cls, instance: object) -> bool:
         wrap = getattr(instance, "__dict__", {}).get("_gradtune")
@@ -147,8 +144,13 @@ class Optimizer(Methods, torch.optim.Optimizer, metaclass=_OfWrapped):
     """
 
 
-def methods_of(wrap: Wrap) -> Mapping[str, Any]:
+def names_of(methods: type[Methods]) -> list[str]:
+    """Returns the names of the methods, those of base classes included."""
+    return [name for name in dir(methods) if not name.startswith("_")]
+
+
+def methods_of(wrap: Wrap, methods: type[Methods] = Methods) -> Mapping[str, Any]:
     """Returns the methods that the wrap's optimizers gain."""
-    bound = Methods()
+    bound = methods()
     bound._gradtune = wrap
-    return {name: getattr(bound, name) for name in NAMES}
+    return {name: getattr(bound, name) for name in names_of(methods)}

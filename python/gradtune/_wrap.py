@@ -18,13 +18,14 @@ from . import _gradtune
 from ._checks import check_group, check_optimizer, refuse
 from ._errors import Error
 from ._hooked import Wrap
-from ._optimizer import NAMES, Optimizer, methods_of
+from ._optimizer import Methods, Optimizer, methods_of, names_of
 from ._options import Options, as_given, with_options
 from ._trained import Trained
 from .replicas import between_replicas, is_replicated
 
 
-def _check(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> None:
+def check(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> None:
+    """Raises for optimizers and models that cannot be wrapped, as far as one rank can tell without a session."""
     for model in models:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(
@@ -55,12 +56,14 @@ def _make_hook_of(ddp: DistributedDataParallel, session: _gradtune.Session) -> N
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
 
 
-def _begin(
+def begin(
     made: Wrap,
     models: Sequence[weakref.ref[torch.nn.Module]],
     group: dist.ProcessGroup,
     options: Mapping[str, Any],
+    methods: Mapping[str, Any],
 ) -> None:
+    """Attaches a wrap to its models, and starts its session; all ranks call it."""
     alive = [model for model in (reference() for reference in models) if model is not None]
     trained = Trained(made.alive(), alive, options.get("ignore", ()), made.attach)
     given = {**options, "ignore": trained.ignored} if trained.ignored else dict(options)
@@ -70,12 +73,21 @@ def _begin(
         session = _gradtune.Session(trained, trained.count, group, given, brings)
         if ddp is not None:
             _make_hook_of(ddp, session)
-        made.start(session, methods_of(made))
+        made.start(session, methods)
     except BaseException as error:  # the program may catch it and train in another way
         made.detach()
         if session is not None:
             session.close(f"wrap() ended with {type(error).__name__}: {error}")
         raise
+
+
+def _begin(
+    made: Wrap,
+    models: Sequence[weakref.ref[torch.nn.Module]],
+    group: dist.ProcessGroup,
+    options: Mapping[str, Any],
+) -> None:
+    begin(made, models, group, options, methods_of(made))
 
 
 def _wrap_replicas(
@@ -103,7 +115,7 @@ def _wrap_whole(
     if ddp is not None:  # DDP broadcasts buffers itself
         models, group = [ddp.module], group or ddp.process_group
         options["broadcast_buffers"] = False
-    made = Wrap(optimizers, ddp, NAMES)
+    made = Wrap(optimizers, ddp, names_of(Methods))
     whose = [weakref.ref(each) for each in models]
     made.begin = functools.partial(_begin, models=whose, group=check_group(group), options=options)
     made.begin(made)
@@ -201,7 +213,7 @@ def wrap(
     given = as_given(options)
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     models = list(model) if isinstance(model, Sequence) else [model]
-    _check(optimizers, models)
+    check(optimizers, models)
     (_wrap_replicas if is_replicated(models) else _wrap_whole)(optimizers, models, group, given)
     wrapped = [cast(Optimizer, each) for each in optimizers]
     return wrapped if isinstance(optimizer, Sequence) else wrapped[0]

@@ -100,7 +100,9 @@ MODELS = {
     "large-last": large_last,
     "transformer": Transformer,
     "text": text_job.Transformer,
+    "lstm": text_job.Recurrent,
 }
+TEXT_MODELS = ("text", "lstm")
 
 HOOKS = {
     "none": lambda model: None,
@@ -135,12 +137,13 @@ def parse_arguments():
     parser.add_argument(
         "--gradtune", metavar="FIDELITY", help="gradtune at that fidelity in place of DDP"
     )
+    parser.add_argument("--rounds", type=int, metavar="UPDATES", help="train in rounds of so many updates")
     parser.add_argument("--strategy", type=pathlib.Path, help="file that gradtune starts from, and keeps to")
     parser.add_argument("--export", type=pathlib.Path, help="file for the strategy that gradtune came to")
     parser.add_argument("--report", type=pathlib.Path, help="file for the figures of rank 0")
     parser.add_argument("--eval", action="store_true", help="report what was learned, on other data")
     options = parser.parse_args()
-    options.batch = options.batch or (16 if options.model == "text" else 64)
+    options.batch = options.batch or (16 if options.model in TEXT_MODELS else 64)
     return options
 
 
@@ -194,12 +197,15 @@ def under_gradtune(optimizer, model, options):
     import gradtune  # only for benchmarks that need it
 
     pinned = {"strategy": options.strategy, "tuning_budget": 0} if options.strategy else {}
+    if options.rounds:
+        number = options.rounds
+        return gradtune.rounds(optimizer, model, least=number, most=number, fidelity=options.gradtune, **pinned)
     return gradtune.wrap(optimizer, model, fidelity=options.gradtune, **pinned)
 
 
 def train(model, options, rank, world_size):
     """Milliseconds between the ends of successive steps, and the loss of each."""
-    is_text = options.model == "text"
+    is_text = options.model in TEXT_MODELS
     if is_text:
         optimizer = text_job.optimizer(model)
     else:
@@ -226,6 +232,8 @@ def train(model, options, rank, world_size):
                 f"step {number}: loss {steps[-1]['loss']:.4f}, {steps[-1]['ms']:.1f} ms", flush=True
             )
     if options.gradtune:
+        if options.rounds:
+            optimizer.end_round()
         if options.export:
             optimizer.export_strategy(options.export)
         optimizer.close()
@@ -256,7 +264,7 @@ def main():
         "steps": train(model, options, rank, world_size),
         "accuracy": None,
     }
-    if rank == 0 and options.eval and options.model == "text":
+    if rank == 0 and options.eval and options.model in TEXT_MODELS:
         report["perplexity"] = text_job.perplexity(module)
         print(f"perplexity {report['perplexity']:.3f}")
     elif rank == 0 and options.eval:

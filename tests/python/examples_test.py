@@ -148,6 +148,10 @@ class Examples(unittest.TestCase):
         self.assertEqual(ran.stdout.count("step 0: observing the baseline"), 1, ran.stdout)
         self.assertRegex(ran.stdout, r"unit 0 \(.*weight and \d more\)")
 
+    def test_two_sites(self) -> None:
+        printed = torchrun(2, "two_sites.py")
+        self.assertRegex(printed, r"RoundProgress\(synchronous=False, rounds=\d+, updates=0")
+
     def test_hsdp(self) -> None:
         self.between_replicas(str(EXAMPLES / "hsdp.py"))
 

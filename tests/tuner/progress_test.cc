@@ -63,7 +63,7 @@ TEST(ProgressLines, TheLastSaysWhyTheBaselineStays) {
 
 TEST(ProgressLines, TheLastSaysWhatWasUnderWay) {
   EXPECT_EQ(final_line({.label = "bf16 all_reduce baseline"}, Stage::race),
-            "gradtune: nothing is confirmed yet, bf16 all_reduce runs; training ended while racing the best");
+            "gradtune: nothing is confirmed yet, bf16 all_reduce runs; tuning ended while racing the best");
   EXPECT_EQ(final_line({.state = State::pinned, .label = "bf16 all_reduce, 8 buckets"}, Stage::observe),
             "gradtune: bf16 all_reduce, 8 buckets is pinned, and nothing is tuned");
 }

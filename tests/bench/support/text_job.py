@@ -65,6 +65,19 @@ class Transformer(nn.Module):
         return self.scores(self.norm(x))
 
 
+class Recurrent(nn.Module):
+    """int64 [batch, length] -> scores [batch, length, symbols]."""
+
+    def __init__(self, width=256):
+        super().__init__()
+        self.symbols = nn.Embedding(SYMBOLS, 64)
+        self.lstm = nn.LSTM(64, width, batch_first=True)
+        self.scores = nn.Linear(width, SYMBOLS)
+
+    def forward(self, symbols):
+        return self.scores(self.lstm(self.symbols(symbols))[0])
+
+
 def load():
     """int64 [n] to train on, and [m] that was held out."""
     text = subprocess.run(["bible", "-f", "gen1:1-rev22:21"], check=True, capture_output=True).stdout

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/outer_step.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "hooks/gradients.h"
+#include "hooks/refusal.h"
+
+namespace gradtune {
+namespace {
+
+torch::ScalarType dtype_of_anchor(const torch::Tensor& parameter) {
+  return parameter.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+}
+
+}  // namespace
+
+OuterStep::OuterStep(std::vector<torch::Tensor> parameters, const Rates& rates)
+    : parameters_(std::move(parameters)), rates_(rates) {
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& parameter : parameters_) {
+    anchors_.push_back(parameter.detach().to(dtype_of_anchor(parameter), /*non_blocking=*/false, /*copy=*/true));
+    momenta_.push_back(torch::zeros_like(anchors_.back()));
+  }
+}
+
+torch::Tensor OuterStep::change(size_t parameter) const {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor& current = parameters_[parameter];
+  torch::Tensor change = torch::empty_strided(current.sizes(), gradient_strides(current), current.options());
+  change.copy_(anchors_[parameter] - current);
+  return change;
+}
+
+void OuterStep::keep_going() {
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& parameter : parameters_) exchanged_.push_back(parameter.detach().clone());
+}
+
+bool OuterStep::step(const std::vector<torch::Tensor>& mean_changes) {
+  const torch::NoGradGuard no_grad;
+  const bool is_finite = std::ranges::all_of(
+      mean_changes, [](const torch::Tensor& change) { return change.isfinite().all().item<bool>(); });
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (is_finite) {
+      const torch::Tensor change = mean_changes[p].to(anchors_[p].scalar_type());
+      momenta_[p].mul_(rates_.momentum).add_(change);
+      anchors_[p].sub_(change.add(momenta_[p], rates_.momentum), rates_.lr);
+    }
+    const bool goes_on = is_finite && !exchanged_.empty();
+    parameters_[p].copy_(goes_on ? anchors_[p] + (parameters_[p] - exchanged_[p]) : anchors_[p]);
+  }
+  exchanged_.clear();
+  return is_finite;
+}
+
+void OuterStep::restore(const std::vector<torch::Tensor>& momenta) {
+  const torch::NoGradGuard no_grad;
+  if (momenta.size() != momenta_.size()) {
+    refuse("the outer momentum has " + std::to_string(momenta.size()) + " tensors; allowed is one for each of the " +
+           std::to_string(momenta_.size()) + " trained parameters");
+  }
+  for (size_t p = 0; p < momenta.size(); ++p) {
+    if (momenta[p].sizes() != momenta_[p].sizes()) {
+      refuse("the outer momentum of trained parameter " + std::to_string(p) +
+             " has another shape than the parameter; allowed is the state of an equal model");
+    }
+  }
+  for (size_t p = 0; p < momenta.size(); ++p) {
+    momenta_[p].copy_(momenta[p]);
+    anchors_[p].copy_(parameters_[p]);
+  }
+}
+
+}  // namespace gradtune

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The outer step of training in rounds. The anchors are the parameters that all ranks had when the round began. The
+// mean over ranks of (anchor - parameter) is a gradient of the anchors, with which SGD with Nesterov momentum updates
+// them (Douillard et al., DiLoCo, 2023, algorithm 1). Every rank then goes on from the new anchors.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace gradtune {
+
+class OuterStep {
+ public:
+  struct Rates {
+    double lr = 0.7, momentum = 0.3;
+  };
+
+  // The parameters are the anchors at first. Anchors and momenta have the dtype of the parameters, but at least fp32.
+  OuterStep(std::vector<torch::Tensor> parameters, const Rates& rates);
+
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+
+  // anchor - parameter, with the parameter's shape and dtype, laid out like its gradient.
+  torch::Tensor change(size_t parameter) const;
+
+  // The program changes the parameters further until step(), which then adds these changes to the new anchors. Without
+  // this call, parameters must not change between change() and step().
+  void keep_going();
+
+  // Takes the mean changes of all parameters, and sets the parameters to the new anchors. If a change is not finite,
+  // the anchors stay, and so the updates of this round are lost on all ranks. Returns false then.
+  bool step(const std::vector<torch::Tensor>& mean_changes);
+
+  // The state between rounds, the same on all ranks. A checkpoint of the parameters has the anchors.
+  const std::vector<torch::Tensor>& momenta() const { return momenta_; }
+  // Throws if they do not fit the parameters. The anchors are the current parameters then.
+  void restore(const std::vector<torch::Tensor>& momenta);
+
+ private:
+  const std::vector<torch::Tensor> parameters_;
+  const Rates rates_;
+  std::vector<torch::Tensor> anchors_, momenta_;
+  std::vector<torch::Tensor> exchanged_;  // the parameters at keep_going(), until step()
+};
+
+}  // namespace gradtune

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/rounds.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "hooks/refusal.h"
+#include "hooks/rounds_file.h"
+
+namespace gradtune {
+
+std::string describe_length(const tuner::RoundLength& length, const tuner::RoundLength::Times& times) {
+  const int64_t updates = length.updates();
+  const double between_ms = static_cast<double>(updates) * times.update_ms;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "%lld update%s a round (at most %lld): an exchange takes %.1f ms, %.1f %% of %.1f ms",
+                static_cast<long long>(updates), updates == 1 ? "" : "s", static_cast<long long>(length.allowed().most),
+                times.exchange_ms, 100 * times.exchange_ms / between_ms, between_ms);
+  return text;
+}
+
+Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
+               const tuner::RoundLength& length, int64_t delay)
+    : session_(session), outer_(std::move(parameters), rates), length_(length), delay_(delay) {
+  progress_.updates_a_round = length_.updates();
+  session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
+  const tuner::UpdatesARound& allowed = length_.allowed();
+  session_.say("gradtune: training goes on in rounds of " + std::to_string(allowed.least) + " to " +
+               std::to_string(allowed.most) +
+               " updates; from here on, a step is the exchange of a round and one update\n");
+}
+
+bool Rounds::end_update() {
+  ++progress_.updates;
+  ++updates_of_step_;
+  if (is_exchanging()) return progress_.updates >= delay_ && complete();
+  if (progress_.updates < progress_.updates_a_round) return false;
+  begin_exchange(/*is_delayed=*/delay_ > 0);
+  return delay_ == 0 && complete();
+}
+
+bool Rounds::end_round() {
+  const bool completed = complete();
+  if (progress_.updates == 0) return completed;
+  begin_exchange(/*is_delayed=*/false);
+  return complete();
+}
+
+void Rounds::begin_exchange(bool is_delayed) {
+  const std::vector<torch::Tensor>& parameters = outer_.parameters();
+  if (is_delayed) outer_.keep_going();
+  session_.begin_pass();
+  changes_.resize(parameters.size());
+  for (size_t p = parameters.size(); p-- > 0;) {
+    changes_[p] = outer_.change(p);
+    session_.hand_over(parameters[p], changes_[p]);
+  }
+  progress_.updates = 0;
+}
+
+bool Rounds::complete() {
+  if (!is_exchanging()) return false;
+  session_.end_pass();
+  changes_.clear();
+  session_.begin_update();
+  updates_of_step_ > 0 ? session_.count_updates(updates_of_step_) : session_.exclude_step();
+  session_.end_update();
+  updates_of_step_ = 0;
+  ++progress_.rounds;
+  progress_.updates_a_round = length_.updates();
+  return true;
+}
+
+void Rounds::averaged(const core::StepReport& report) {
+  for (size_t p = 0; p < changes_.size(); ++p) session_.give_back(outer_.parameters()[p], changes_[p]);
+  if (!outer_.step(changes_)) {
+    session_.say(
+        "gradtune: round " + std::to_string(progress_.rounds + 1) +
+        " is lost: a parameter was not finite on some rank, so all ranks went back to the beginning of the round\n");
+  }
+  if (!report.excluded) {
+    progress_.exchange_ms = report.step_ms - report.compute_ms_max;
+    progress_.update_ms = report.compute_ms_max;
+  }
+  if (const auto times = length_.learn(report)) {
+    session_.say("gradtune: " + describe_length(length_, *times) + '\n');
+  }
+}
+
+void Rounds::save_checkpoint(const std::string& folder) {
+  end_round();
+  session_.save_checkpoint(folder);
+  save_rounds(folder, {.session_step = session_.progress().step,
+                       .rounds = progress_.rounds,
+                       .updates_a_round = progress_.updates_a_round,
+                       .momenta = outer_.momenta()});
+}
+
+void Rounds::load_checkpoint(const std::string& folder) {
+  const SavedRounds saved = load_rounds(folder);
+  if (saved.updates_a_round == 0) {
+    refuse("the checkpoint in " + folder +
+           " is of synchronous steps, and this job trains in rounds; allowed is to load it into a new job");
+  }
+  session_.load_checkpoint(folder);
+  check_step(saved, session_.progress().step, folder);
+  restore(saved.rounds, saved.updates_a_round, saved.momenta);
+}
+
+void Rounds::restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta) {
+  outer_.restore(momenta);
+  length_ = tuner::RoundLength(length_.allowed(), updates_a_round);
+  progress_ = {.rounds = rounds, .updates_a_round = length_.updates()};
+  updates_of_step_ = 0;
+}
+
+}  // namespace gradtune

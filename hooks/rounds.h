@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training in rounds: each rank updates its own parameters, and after a number of updates a session averages what
+// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). All ranks make the same number of
+// updates in a round, which the reports of the rounds before decide (tuner/round_length.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hooks/outer_step.h"
+#include "hooks/session.h"
+#include "tuner/round_length.h"
+
+namespace gradtune {
+
+class Rounds {
+ public:
+  // `delay`, below the allowed lengths: the updates that the program makes while an exchange is under way.
+  // The session takes changes in place of gradients (Arrival::handed_over, averages), and must outlive this object.
+  Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
+         const tuner::RoundLength& length, int64_t delay = 0);
+  Rounds(const Rounds&) = delete;
+  Rounds& operator=(const Rounds&) = delete;
+
+  // The program updated its parameters. Begins the exchange when the round has all of its updates, and completes it
+  // after the delay. Returns true if it completed one.
+  bool end_update();
+  // Completes the exchange that is under way, and then exchanges the updates since it began, so that all ranks have
+  // equal parameters. All ranks call it. Returns false if there was nothing to exchange.
+  bool end_round();
+  // Completes the exchange that is under way, if any, and leaves later updates to the round; all ranks call it. The
+  // session must not end before.
+  bool complete();
+
+  struct Progress {
+    int64_t rounds = 0;           // whose exchange is complete
+    int64_t updates = 0;          // since the last exchange began
+    int64_t updates_a_round = 1;  // of the round under way
+    // The times of the last round whose report came, in ms: the exchange on the slowest rank, and one update.
+    double exchange_ms = 0, update_ms = 0;
+  };
+  const Progress& progress() const { return progress_; }
+  const OuterStep& outer() const { return outer_; }
+
+  // Checkpoints of the session and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
+  void save_checkpoint(const std::string& folder);
+  void load_checkpoint(const std::string& folder);
+  // Between rounds: goes on after this number of them, with rounds of this length, these outer momenta, and the current
+  // parameters as anchors.
+  void restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta);
+
+ private:
+  bool is_exchanging() const { return !changes_.empty(); }
+  void begin_exchange(bool is_delayed);
+  void averaged(const core::StepReport& report);
+
+  Session& session_;
+  OuterStep outer_;
+  tuner::RoundLength length_;
+  const int64_t delay_;
+  std::vector<torch::Tensor> changes_;  // of the exchange under way
+  int64_t updates_of_step_ = 0;         // since an exchange was completed
+  Progress progress_;
+};
+
+// A line for people about a new length of rounds.
+std::string describe_length(const tuner::RoundLength& length, const tuner::RoundLength::Times& times);
+
+}  // namespace gradtune

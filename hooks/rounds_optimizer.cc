@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradtune/rounds.h"
+#include "hooks/module_model.h"
+#include "hooks/optim_stepper.h"
+#include "hooks/refusal.h"
+#include "hooks/rounds.h"
+#include "hooks/rounds_file.h"
+#include "hooks/session.h"
+
+namespace gradtune {
+namespace {
+
+void check(const RoundOptions& rounds) {
+  const auto refuse_unless = [](bool is_allowed, const char* name, auto value, const char* allowed) {
+    if (!is_allowed) refuse(std::string(name) + " is " + std::to_string(value) + "; allowed is " + allowed);
+  };
+  refuse_unless(rounds.most >= 1 && rounds.most <= tuner::kMostUpdatesARound, "most", rounds.most,
+                "a number of updates from 1 to 1000000");
+  refuse_unless(rounds.least >= 1 && rounds.least <= rounds.most, "least", rounds.least,
+                "a number of updates from 1 to most");
+  refuse_unless(rounds.delay >= 0 && (rounds.delay == 0 || rounds.delay < rounds.least), "delay", rounds.delay,
+                "0, or a number of updates below least");
+  refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
+  refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
+                "a number above 0 and at most 1");
+  refuse_unless(rounds.outer_momentum >= 0 && rounds.outer_momentum < 1, "outer_momentum", rounds.outer_momentum,
+                "a number from 0 to below 1");
+}
+
+}  // namespace
+
+// Two states: synchronous while `rounds_` is null, as with wrap(), and in rounds from then on. Other ranks' optimizers
+// have moments of their own in rounds, so there is no way back.
+class RoundsOptimizer::State {
+ public:
+  State(torch::optim::Optimizer& inner, torch::nn::Module& module, c10::intrusive_ptr<c10d::ProcessGroup> group,
+        const RoundOptions& of_rounds, Options options)
+      : inner_(inner),
+        module_(module),
+        group_(std::move(group)),
+        of_rounds_(of_rounds),
+        options_(std::move(options)),
+        length_({.least = of_rounds.least, .most = of_rounds.most}, of_rounds.least) {
+    open(Arrival::hooks, options_);
+    session_->on_averaged([this](const core::StepReport& report) { length_.learn(report); });
+  }
+
+  // Training may go on, with this rank's parameters.
+  ~State() {
+    if (!rounds_ || std::uncaught_exceptions() > exceptions_) return;
+    try {
+      rounds_->complete();
+    } catch (const std::exception&) {
+      // The session knows, and tells the other ranks.
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  Session& session() { return *session_; }
+
+  void zero_grad() { rounds_ ? inner_.zero_grad() : session_->zero_grad(); }
+
+  void step() {
+    if (rounds_) {
+      inner_.step();
+      rounds_->end_update();
+      return;
+    }
+    session_->step(nullptr);
+    if (++dense_steps_ >= of_rounds_.dense_steps && length_.updates() > 1) begin_rounds();
+  }
+
+  bool end_round() { return rounds_ && rounds_->end_round(); }
+
+  Progress progress() const {
+    Progress progress;
+    if (!rounds_) return progress;
+    const Rounds::Progress& of = rounds_->progress();
+    return {.synchronous = false,
+            .rounds = of.rounds,
+            .updates = of.updates,
+            .updates_a_round = of.updates_a_round,
+            .exchange_ms = of.exchange_ms,
+            .update_ms = of.update_ms};
+  }
+
+  void save(const std::string& folder) {
+    if (rounds_) return rounds_->save_checkpoint(folder);
+    session_->save_checkpoint(folder);
+    save_rounds(folder, {.session_step = session_->progress().step, .dense_steps = dense_steps_});
+  }
+
+  void load(const std::string& folder) {
+    const SavedRounds saved = load_rounds(folder);
+    if (saved.updates_a_round > 0 && !rounds_) begin_rounds();
+    if (rounds_) return rounds_->load_checkpoint(folder);
+    session_->load_checkpoint(folder);
+    check_step(saved, session_->progress().step, folder);
+    dense_steps_ = saved.dense_steps;
+  }
+
+ private:
+  void open(Arrival arrival, const Options& options) {
+    const auto make = [&](const Settings& settings) {
+      Trained trained;
+      trained.model = std::make_unique<ModuleModel>(module_, settings.broadcast_buffers, settings.ignored);
+      trained.stepper = std::make_unique<OptimStepper>(std::vector<torch::optim::Optimizer*>{&inner_});
+      trained.arrival = arrival;
+      return trained;
+    };
+    session_ = std::make_unique<Session>(make, group_, options);
+  }
+
+  void begin_rounds() {
+    session_.reset();
+    Options options = options_;
+    if (!options.lossy_after) options.lossy_after = 0;  // the dense steps are done
+    open(Arrival::handed_over, options);
+    rounds_.emplace(*session_, session_->trained(),
+                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_,
+                    of_rounds_.delay);
+  }
+
+  torch::optim::Optimizer& inner_;
+  torch::nn::Module& module_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const RoundOptions of_rounds_;
+  const Options options_;
+  tuner::RoundLength length_;
+  int64_t dense_steps_ = 0;
+  const int exceptions_ = std::uncaught_exceptions();
+  std::unique_ptr<Session> session_;
+  std::optional<Rounds> rounds_;
+};
+
+RoundsOptimizer rounds(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
+                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RoundOptions& rounds,
+                       const Options& options) {
+  if (!group) refuse("rounds needs a process group, see init_process_group");
+  check(rounds);
+  return RoundsOptimizer(std::make_unique<RoundsOptimizer::State>(optimizer, module, group, rounds, options));
+}
+
+RoundsOptimizer::RoundsOptimizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RoundsOptimizer::RoundsOptimizer(RoundsOptimizer&&) noexcept = default;
+RoundsOptimizer& RoundsOptimizer::operator=(RoundsOptimizer&&) noexcept = default;
+RoundsOptimizer::~RoundsOptimizer() = default;
+
+void RoundsOptimizer::zero_grad() { state_->zero_grad(); }
+void RoundsOptimizer::step() { state_->step(); }
+bool RoundsOptimizer::end_round() { return state_->end_round(); }
+RoundsOptimizer::Progress RoundsOptimizer::progress() const { return state_->progress(); }
+Optimizer::Result RoundsOptimizer::result() const { return state_->session().result(); }
+void RoundsOptimizer::export_strategy(const std::string& path) { state_->session().export_strategy(path); }
+void RoundsOptimizer::save_checkpoint(const std::string& folder) { state_->save(folder); }
+void RoundsOptimizer::load_checkpoint(const std::string& folder) { state_->load(folder); }
+
+}  // namespace gradtune

@@ -1,0 +1,356 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training in rounds, for ranks that are far apart.
+
+Each rank updates its own parameters, and every few updates an exchange averages what they changed (Douillard et al.,
+DiLoCo, 2023). gradtune chooses the number of updates in a round, and tunes the exchange.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import Unpack
+
+from . import _gradtune
+from ._checks import check_group, refuse
+from ._errors import Error
+from ._hooked import Wrap
+from ._optimizer import Methods, methods_of, names_of
+from ._options import Options, PathLike, as_given, with_options
+from ._trained import Group, Named, Trained
+from ._wrap import begin, check
+from .replicas import is_replicated
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """The state of training in rounds."""
+
+    synchronous: bool
+    """Training has not gone over to rounds: during the dense steps, and while an exchange at each step is cheap."""
+    rounds: int
+    """Rounds that ended."""
+    updates: int
+    """Updates since the last exchange began."""
+    updates_a_round: int
+    """Updates that the round under way will have."""
+    exchange_ms: float
+    """The exchange of the last round, on the slowest rank."""
+    update_ms: float
+    """One update of the last round, on the slowest rank."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    most: int
+    least: int
+    delay: int
+    dense_steps: int
+    outer_lr: float
+    outer_momentum: float
+
+    def check(self) -> None:
+        for name, value, is_allowed, allowed in (
+            ("most", self.most, 1 <= self.most <= _MOST, f"a number of updates from 1 to {_MOST}"),
+            ("least", self.least, 1 <= self.least <= self.most, "a number of updates from 1 to most"),
+            ("delay", self.delay, self.delay == 0 or 0 < self.delay < self.least, "0, or a number of updates below least"),
+            ("dense_steps", self.dense_steps, self.dense_steps >= 1, "a number of steps above 0"),
+            ("outer_lr", self.outer_lr, 0 < self.outer_lr <= 1, "a number above 0 and at most 1"),
+            ("outer_momentum", self.outer_momentum, 0 <= self.outer_momentum < 1, "a number from 0 to below 1"),
+        ):
+            if not is_allowed:
+                refuse(f"{name} is {value}; allowed is {allowed}")
+
+
+class _Attached:
+    """The same parameters for a second session, whose hooks are attached already."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
+
+    def check(self) -> None:
+        """Does nothing, because the first session checked everything."""
+
+    def identity(self) -> int:
+        return self._trained.identity()
+
+    def parameters(self) -> Named:
+        return self._trained.parameters()
+
+    def buffers(self) -> Named:
+        return self._trained.buffers()
+
+    def groups(self) -> list[Group]:
+        return self._trained.groups()
+
+
+class _RoundsWrap(Wrap):
+    """A wrap whose session is synchronous at first, and exchanges in rounds from a step on that all ranks agree on."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, plan: _Plan, group: dist.ProcessGroup) -> None:
+        super().__init__([optimizer], None, names_of(_RoundsMethods))
+        self.options: dict[str, Any] = {}
+        self.dense_steps = 0
+        self.kept: _KeptRound | None = None
+        self._plan = plan
+        self._group = group
+
+    @property
+    def rounds(self) -> _gradtune.Rounds | None:
+        """The session, if it is in rounds."""
+        return self.session if isinstance(self.session, _gradtune.Rounds) else None
+
+    def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
+        super().start(session, methods)
+        self.dense_steps = 0
+        session.learn_round_length(self._plan.least, self._plan.most)
+
+    def go_over(self, first: int) -> _gradtune.Rounds:
+        """Ends the synchronous session, and begins rounds of `first` updates; all ranks call it."""
+        self.session.close(None)
+        # The dense steps are those that lossy compressors wait for.
+        options = {"lossy_after": 0, **self.options}
+        trained, plan = self._trained, self._plan
+        self.session = session = _gradtune.Rounds(
+            _Attached(trained),
+            trained.count,
+            self._group,
+            options,
+            plan.least,
+            plan.most,
+            first,
+            plan.delay,
+            plan.outer_lr,
+            plan.outer_momentum,
+        )
+        if self.kept is not None:
+            self.kept.keep(self)
+        return session
+
+    def close(self, failure: str | None = None) -> None:
+        if self.rounds is not None and failure is None and self.is_hooked:
+            self.rounds.complete()
+        super().close(failure)
+
+    def end_round(self) -> bool:
+        if self.rounds is None:
+            return False
+        with self._rescued():
+            ended = self.rounds.end_round()
+        self._round_ended(ended)
+        return ended
+
+    def _updated(self) -> None:
+        if self.rounds is not None:
+            self._round_ended(self.rounds.round_progress()["updates"] == 0)  # keep_round goes without a delay
+            return
+        self.dense_steps += 1
+        if self.dense_steps >= self._plan.dense_steps and self.session.updates_a_round() > 1:
+            self.go_over(self.session.updates_a_round())
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        with self._rescued():
+            super()._after(optimizer, args, kwargs)
+
+    def _rescued(self) -> _Rescue:
+        return _Rescue(self.kept if self.rounds is not None else None)
+
+    def _round_ended(self, ended: bool) -> None:
+        if ended and self.kept is not None:
+            self.kept.keep(self)
+
+
+class _KeptRound:
+    """The state of the end of the last round, in memory, and the file that gets it when another rank is lost."""
+
+    def __init__(self, path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.path = path
+        self._model = weakref.ref(model)
+        self._optimizer = weakref.ref(optimizer)
+        self._state: dict[str, Any] | None = None
+
+    def keep(self, wrap: _RoundsWrap) -> None:
+        model, optimizer, rounds = self._model(), self._optimizer(), wrap.rounds
+        if model is None or optimizer is None or rounds is None:
+            return
+        progress = rounds.round_progress()
+        of_rounds = {name: progress[name] for name in ("rounds", "updates_a_round")}
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        self._state = copy.deepcopy({**state, "rounds": {**of_rounds, "momenta": rounds.outer_momenta()}})
+
+    def write(self) -> None:
+        if self._state is None:
+            return
+        folder = os.path.dirname(os.path.abspath(self.path))
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            torch.save(self._state, file)
+        os.replace(file.name, self.path)
+
+
+class _Rescue:
+    """Writes the kept round if the body raises an error between ranks."""
+
+    def __init__(self, kept: _KeptRound | None) -> None:
+        self._kept = kept
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if self._kept is None or not isinstance(error, Error) or error.code not in ("lost", "timeout", "peer"):
+            return
+        self._kept.write()
+        print(f"gradtune: the state of the end of the last round is in {self._kept.path}", file=sys.stderr, flush=True)
+
+
+class _RoundsMethods(Methods):
+    """The methods that rounds() adds to an optimizer."""
+
+    _gradtune: _RoundsWrap
+
+    def end_round(self) -> bool:
+        """Ends the round with the updates that it has, so that all ranks have equal parameters.
+
+        All ranks must call it, for instance before an evaluation or at the end. Returns False if there was nothing to
+        exchange.
+        """
+        return self._gradtune.end_round()
+
+    def round_progress(self) -> RoundProgress:
+        """The current state of training in rounds."""
+        rounds = self._gradtune.rounds
+        if rounds is None:
+            return RoundProgress(True, 0, 0, 1, 0.0, 0.0)
+        return RoundProgress(synchronous=False, **rounds.round_progress())
+
+    def save_checkpoint(self, folder: PathLike) -> None:
+        """Ends the round, and saves gradtune's own state, with the outer momentum; all ranks must call it.
+
+        Save model and optimizer after it. A job of another world size can load it.
+        """
+        path, wrap = os.fspath(folder), self._gradtune
+        wrap.end_round()
+        wrap.session.save_checkpoint(path)
+        if wrap.rounds is None:
+            _gradtune.save_synchronous(path, wrap.session.progress()["step"], wrap.dense_steps)
+
+    def load_checkpoint(self, folder: PathLike) -> None:
+        """Loads a checkpoint of an equal model; all ranks must call it. Load model and optimizer before rounds().
+
+        A job that loads a checkpoint of rounds goes on in rounds, without dense steps.
+        """
+        path, wrap = os.fspath(folder), self._gradtune
+        session_step, dense_steps, updates_a_round = _gradtune.saved_rounds(path)
+        if updates_a_round > 0 and wrap.rounds is None:
+            wrap.go_over(updates_a_round)
+        wrap.session.load_checkpoint(path)
+        if wrap.rounds is None:
+            if wrap.session.progress()["step"] != session_step:
+                refuse(f"rounds.pt in {path} is of another step than the checkpoint beside it, because saving did not end")
+            wrap.dense_steps = dense_steps
+
+    def load_round(self, state: Mapping[str, Any]) -> None:
+        """Goes on from the end of a round; all ranks must call it, with the same state.
+
+        `state` is the value "rounds" of the file that option keep_round named. Load its "model" and "optimizer" before
+        the call of rounds(). The world size may be another one. Residuals of compression start at zero.
+        """
+        wrap = self._gradtune
+        updates = int(state["updates_a_round"])
+        rounds = wrap.rounds or wrap.go_over(updates)
+        rounds.restore(int(state["rounds"]), updates, list(state["momenta"]))
+
+
+class RoundsOptimizer(_RoundsMethods, torch.optim.Optimizer):
+    """The type of an optimizer that rounds() returned, for type checkers; the object keeps its own class."""
+
+
+def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessGroup, options: dict[str, Any]) -> None:
+    begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods))
+
+
+@with_options
+def rounds(
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    *,
+    most: int = 8,
+    least: int = 1,
+    delay: int = 0,
+    dense_steps: int = 80,
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.3,
+    keep_round: PathLike | None = None,
+    **options: Unpack[Options],
+) -> RoundsOptimizer:
+    """Trains with an exchange every few steps, for ranks between which the link is slow or far.
+
+        optimizer = gradtune.rounds(torch.optim.AdamW(model.parameters(), 1e-3), model, most=8)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss(model, batch).backward()
+            optimizer.step()  # exchanges when a round ends
+        optimizer.end_round()  # all ranks have the same parameters from here on
+
+    Training is synchronous for `dense_steps` steps, as with wrap(). From then on it goes over to rounds as soon as an
+    exchange at each step takes more than a twentieth of the step's computation. In a round each rank updates its own
+    parameters, with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters
+    changed is the gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go
+    on from its result. A round has the fewest updates, up to `most`, between which an exchange takes no more than a
+    twentieth of the time. Their number and the strategy of the exchange change only between rounds.
+
+    This changes what is learned, so `most` is a limit that the user sets. With most=1 training stays synchronous.
+
+    In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
+    has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
+    the beginning of the round.
+
+    Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap(), and hold
+    for the exchange between rounds too. Lossy compressors need no dense steps of their own there.
+
+    Args:
+        most: The most updates in a round, from 1 to 1,000,000.
+        least: The fewest updates in a round, from 1 to `most`. With more than 1, rounds begin after the dense steps on
+            any link.
+        delay: The updates that a rank makes while an exchange is under way, below `least`. They are added to the result of
+            the exchange, which so is of older parameters. With 0 an exchange ends before the next update.
+        dense_steps: Synchronous steps before the first round.
+        outer_lr: The learning rate of the outer step, above 0 and at most 1.
+        outer_momentum: The momentum of the outer step, from 0 to below 1.
+        keep_round: A file that gets the state of the last round's end if another rank is lost. That state is kept in
+            memory: a copy of the model, the optimizer's state and the outer momentum. See load_round().
+
+    Raises:
+        Error: As wrap(), and for models of DistributedDataParallel or FSDP2.
+        TypeError: An argument has a wrong type or name.
+    """
+    plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
+    plan.check()
+    check([optimizer], [model])
+    if isinstance(model, DistributedDataParallel) or is_replicated([model]):
+        refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")
+    whose = check_group(group)
+    made = _RoundsWrap(optimizer, plan, whose)
+    made.options = given = as_given(options)
+    if keep_round is not None:
+        if delay > 0:
+            refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
+        made.kept = _KeptRound(os.fspath(keep_round), model, optimizer)
+    made.begin = functools.partial(_begin, model=weakref.ref(model), group=whose, options=given)
+    made.begin(made)
+    return cast(RoundsOptimizer, optimizer)

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "python/python_rounds.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+namespace gradtune {
+
+PythonRounds::PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
+                           const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
+                           int64_t most, int64_t first, int64_t delay, double outer_lr, double outer_momentum)
+    : PythonSession(std::move(source), std::move(count), group, options, Brings::changes) {
+  run([&](Session& session) {
+    rounds_ = std::make_unique<Rounds>(session, session.trained(),
+                                       OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum},
+                                       tuner::RoundLength({.least = least, .most = most}, first), delay);
+  });
+}
+
+bool PythonRounds::ended(const std::function<bool(Rounds&)>& call) {
+  bool ended = false;
+  run([&](Session&) {
+    ended = call(*rounds_);
+    if (ended) update_ended();
+  });
+  return ended;
+}
+
+bool PythonRounds::end_update(size_t /*optimizer*/) {
+  return ended([](Rounds& rounds) { return rounds.end_update(); });
+}
+
+bool PythonRounds::end_round() {
+  return ended([](Rounds& rounds) { return rounds.end_round(); });
+}
+
+bool PythonRounds::complete() {
+  return ended([](Rounds& rounds) { return rounds.complete(); });
+}
+
+void PythonRounds::save_checkpoint(const std::string& folder) {
+  run([&](Session&) { rounds_->save_checkpoint(folder); });
+}
+
+void PythonRounds::load_checkpoint(const std::string& folder) {
+  run([&](Session&) { rounds_->load_checkpoint(folder); });
+}
+
+void PythonRounds::restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta) {
+  run([&](Session&) { rounds_->restore(rounds, updates_a_round, momenta); });
+}
+
+}  // namespace gradtune

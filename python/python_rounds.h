@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A session that Python owns and that trains in rounds (hooks/rounds.h). The session's steps are rounds. Python calls
+// begin_update() and end_update() around each update, as of any session.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hooks/rounds.h"
+#include "python/python_session.h"
+
+namespace gradtune {
+
+class PythonRounds final : public PythonSession {
+ public:
+  // As PythonSession; `least`, `most` and `first` are those of tuner::RoundLength, `delay` that of Rounds.
+  PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
+               int64_t most, int64_t first, int64_t delay, double outer_lr, double outer_momentum);
+
+  void begin_update() override {}
+  bool end_update(size_t optimizer) override;  // returns true if this ended a round
+  void save_checkpoint(const std::string& folder) override;
+  void load_checkpoint(const std::string& folder) override;
+
+  bool end_round();
+  bool complete();
+  Rounds::Progress round_progress() const { return rounds_->progress(); }
+  std::vector<torch::Tensor> outer_momenta() const { return rounds_->outer().momenta(); }
+  void restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta);
+
+ private:
+  bool ended(const std::function<bool(Rounds&)>& call);
+
+  std::unique_ptr<Rounds> rounds_;
+};
+
+}  // namespace gradtune

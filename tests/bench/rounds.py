@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures training in rounds (gradtune.rounds) between two sites, and what it costs in accuracy.
+
+usage: rounds.py [--parts 20mbit-25ms,200mbit-25ms,1gbit-25ms,text,lstm,fashion] [--turns 5] [--steps 16] [--ranks 2,4]
+                 [--seeds 5] [--longer] BUILD_FOLDER OUT.json
+
+A part that is a link measures the time of a step, on two nodes over that link (as root): its rate, and the delay of one
+way. The job is that of ddp_train.py --model text, a transformer of 0.43 M parameters with AdamW. The ways to train:
+- fp32, bf16: PyTorch's DistributedDataParallel, `bf16` with its compression hook
+- lossy: gradtune.wrap() with that fidelity, once its tuning has decided
+- rounds: gradtune.rounds() with that fidelity and at most 8 updates a round, once its tuning has decided
+- diloco: 8 updates, then a blocking fp32 all-reduce of the changes and an outer step, as people write it
+
+All ways train in the same processes and take turns. A turn begins with a round that is not counted, and its figure is the
+mean time of the given steps, exchanges included. A row is the median over turns; ratios are taken between turns of one
+pass, and their spread is their range. `exposed` is the time of an exchange as a share of the updates between.
+
+The other parts are trainings of ddp_train.py on loopback, in rounds of 8 updates after 80 synchronous steps, beside
+synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean over
+pairs, and the spread its 95 % interval (Student's t). Rounds may lose 2 % of the perplexity, or half a point of accuracy.
+With --longer, trainings take five times as many steps.
+"""
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from accuracy import T_95  # noqa: E402
+from support.loopback import run_on_ranks  # noqa: E402
+from support.shaped import Bench, row, save  # noqa: E402
+
+LINKS = ("20mbit-25ms", "200mbit-25ms", "1gbit-25ms")
+TASKS = {"text": {"model": "text", "steps": 400}, "lstm": {"model": "lstm", "steps": 400},
+         "fashion": {"model": "vgg", "steps": 468}}
+WAYS = ("fp32", "bf16", "lossy", "rounds", "diloco")
+UPDATES = 8
+MOST_TUNING = 420  # of the session's steps
+# (way, anchor): the goal of the ratio at 20 Mbit/s.
+GOALS = {("rounds", "lossy"): 0.30}
+
+
+def outer_sgd(torch, parameters):
+    return torch.optim.SGD(parameters, 0.7, momentum=0.3, nesterov=True)
+
+
+class Way:
+    """A model with its optimizer, and its way to exchange."""
+
+    def __init__(self, name, torch):
+        import gradtune
+        from support import text_job
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        self.name, self.torch, self.job = name, torch, text_job
+        torch.manual_seed(1)
+        self.model = text_job.Transformer()
+        self.optimizer = text_job.optimizer(self.model)
+        self.updates = 0
+        if name in ("fp32", "bf16"):
+            self.model = torch.nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            if name == "bf16":
+                self.model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        elif name == "lossy":
+            gradtune.wrap(self.optimizer, self.model, fidelity="lossy", lossy_after=0)
+        elif name == "rounds":
+            gradtune.rounds(self.optimizer, self.model, most=UPDATES, dense_steps=20, fidelity="lossy")
+        else:
+            self.anchors = [p.detach().clone().requires_grad_() for p in self.model.parameters()]
+            self.outer = outer_sgd(torch, self.anchors)
+
+    def end_round(self):
+        """Exchanges what is due, also within a round."""
+        if self.name == "rounds":
+            self.optimizer.end_round()
+        elif self.name == "diloco" and self.updates % UPDATES:
+            self.exchange()
+
+    def exchange(self):
+        torch, dist = self.torch, self.torch.distributed
+        self.updates = 0
+        with torch.no_grad():
+            flat = torch.cat([(a - p).flatten() for a, p in zip(self.anchors, self.model.parameters())])
+            dist.all_reduce(flat)
+            parts = flat.div_(dist.get_world_size()).split([a.numel() for a in self.anchors])
+            for anchor, part in zip(self.anchors, parts):
+                anchor.grad = part.view_as(anchor)
+            self.outer.step()
+            for anchor, p in zip(self.anchors, self.model.parameters()):
+                p.copy_(anchor)
+
+    def step(self, data):
+        self.optimizer.zero_grad()
+        self.job.loss_of(self.model, *next(data)).backward()
+        self.optimizer.step()
+        self.updates += 1
+        if self.name == "diloco" and self.updates % UPDATES == 0:
+            self.exchange()
+
+    def run(self, data, steps):
+        """The mean time of a step in ms, after a round that is not counted."""
+        if self.name in ("lossy", "rounds"):
+            self.optimizer.exclude_step()  # the other ways' turns are no part of it
+        for _ in range(UPDATES if self.name in ("rounds", "diloco") else 1):
+            self.step(data)
+        self.end_round()
+        began = time.perf_counter()
+        for _ in range(steps):
+            self.step(data)
+        self.end_round()
+        return 1e3 * (time.perf_counter() - began) / steps
+
+    def tune(self, data):
+        """Trains until tuning has decided on all ranks; returns the number of steps."""
+        if self.name not in ("lossy", "rounds"):
+            return 0
+        count, dist = 0, self.torch.distributed
+        while True:
+            self.step(data)
+            count += 1
+            if count % 10:
+                continue
+            is_far = self.name == "rounds" and self.optimizer.round_progress().synchronous
+            done = (self.optimizer.result().decided and not is_far) or self.optimizer.progress().step > MOST_TUNING
+            flag = self.torch.tensor(float(done))
+            dist.all_reduce(flag, dist.ReduceOp.MIN)
+            if flag:
+                return count
+
+
+def train_on_a_rank(turns, steps, report):
+    import torch
+    import torch.distributed as dist
+    from support import text_job
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+
+    class Options:
+        seed, batch = 1, 16
+
+    data = text_job.batches(Options, dist.get_rank(), dist.get_world_size())
+    ways = {name: Way(name, torch) for name in WAYS}
+    tuned = {name: way.tune(data) for name, way in ways.items()}
+    means = {name: [] for name in WAYS}
+    for at in range(turns):
+        for turn in range(len(WAYS)):
+            name = WAYS[(at + turn) % len(WAYS)]
+            means[name].append(ways[name].run(data, steps))
+    told = {name: str(ways[name].optimizer.result()) for name in ("lossy", "rounds")}
+    progress = ways["rounds"].optimizer.round_progress()
+    if dist.get_rank() == 0:
+        of_rounds = {"updates": progress.updates_a_round, "exchange_ms": progress.exchange_ms,
+                     "update_ms": progress.update_ms}
+        Path(report).write_text(json.dumps({"means": means, "tuned": tuned, "told": told, "rounds": of_rounds}),
+                                encoding="utf-8")
+    for name in ("lossy", "rounds"):
+        ways[name].optimizer.close()
+    dist.destroy_process_group()
+
+
+def measure_link(build, link, turns, steps, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(build, folder)
+        report = Path(folder) / "report.json"
+        bench.launch(bench.launcher(link), [sys.executable, "-B", __file__, "--rank", turns, steps, report])
+        found = json.loads(report.read_text(encoding="utf-8"))
+    means = found["means"]
+    for name, text in found["told"].items():
+        print(f"{link}, {name}, {found['tuned'][name]} steps of tuning: {text}", flush=True)
+    for name, anchors in (("bf16", ("fp32",)), ("lossy", ("fp32",)), ("diloco", ("fp32",)),
+                          ("rounds", ("fp32", "bf16", "lossy", "diloco"))):
+        for anchor in anchors:
+            ratios = [a / b for a, b in zip(means[name], means[anchor])]
+            goal = GOALS.get((name, anchor)) if link.startswith("20mbit") else None
+            row(rows, f"{link}: {name} / {anchor}", statistics.median(means[name]), statistics.median(means[anchor]),
+                ratios, goal)
+    of_rounds = found["rounds"]
+    exposed = of_rounds["exchange_ms"] / (of_rounds["updates"] * of_rounds["update_ms"])
+    print(f"{link}: {of_rounds['updates']} updates a round, exposed {exposed:.3f}", flush=True)
+    rows[-1].update(told=found["told"], updates=of_rounds["updates"], exposed=exposed)
+
+
+def train(task, ranks, seed, steps, folder, flags):
+    """The perplexity or accuracy of a training."""
+    report = Path(folder) / "trained.json"
+    command = [sys.executable, "-B", Path(__file__).with_name("ddp_train.py"), "--model", TASKS[task]["model"], "--steps",
+               steps, "--seed", seed, "--eval", "--report", report, *flags]
+    run_on_ranks([str(word) for word in command], ranks, OMP_NUM_THREADS="1", GRADTUNE_QUIET="1")
+    told = json.loads(report.read_text(encoding="utf-8"))
+    return told.get("perplexity") or told["accuracy"]
+
+
+def measure_task(task, ranks, seeds, longer, rows):
+    steps = TASKS[task]["steps"] * (5 if longer else 1)
+    is_perplexity = task != "fashion"
+    fp32, rounds = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(1, seeds + 1):
+            fp32.append(train(task, ranks, seed, steps, folder, ["--gradtune", "exact"]))
+            rounds.append(train(task, ranks, seed, steps, folder, ["--gradtune", "lossy", "--rounds", UPDATES]))
+            print(f"{task}, {ranks} ranks, {steps} steps, seed {seed}: fp32 {fp32[-1]:.3f}, rounds {rounds[-1]:.3f}",
+                  flush=True)
+    # A ratio of perplexities, or a difference of points.
+    worse = [a / b if is_perplexity else b - a for a, b in zip(rounds, fp32)]
+    mean, goal = statistics.mean(worse), 1.02 if is_perplexity else 0.5
+    half = T_95[seeds - 1] * statistics.stdev(worse) / seeds**0.5 if seeds > 1 else float("inf")
+    rows.append({"name": f"{task}: {ranks} ranks, {steps} steps, rounds of {UPDATES} / fp32",
+                 "value": statistics.mean(rounds), "unit": "perplexity" if is_perplexity else "%",
+                 "anchor": statistics.mean(fp32), "ratio": mean, "spread": [mean - half, mean + half], "goal": goal,
+                 "met": mean + half <= goal, "seeds": seeds, "steps": steps})
+    print(f"{rows[-1]['name']}: {mean:.4f} [{mean - half:.4f}, {mean + half:.4f}]  goal {goal}: "
+          f"{'met' if rows[-1]['met'] else 'MISSED'}", flush=True)
+
+
+def main():
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join((*LINKS, *TASKS)))
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2 * UPDATES)
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--longer", action="store_true")
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    rows = json.loads(args.out.read_text(encoding="utf-8"))["rows"] if args.out.exists() else []
+    for part in args.parts.split(","):
+        if part in TASKS:
+            for ranks in map(int, args.ranks.split(",")):
+                steps = TASKS[part]["steps"] * (5 if args.longer else 1)
+                rows = [entry for entry in rows if not entry["name"].startswith(f"{part}: {ranks} ranks, {steps} steps")]
+                measure_task(part, ranks, args.seeds, args.longer, rows)
+                save(args.out, rows)
+            continue
+        rows = [entry for entry in rows if entry["name"].split(":")[0] != part]
+        measure_link(args.build.resolve(), part, args.turns, args.steps, rows)
+        save(args.out, rows)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        train_on_a_rank(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        main()

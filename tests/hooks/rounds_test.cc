@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tests training in rounds, beside the same training computed on one rank.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "gradtune/rounds.h"
+#include "hooks/rounds.h"
+#include "hooks/rounds_file.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tests/hooks/trained_by.h"
+#include "tests/temp_folder.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::HasSubstr;
+
+torch::optim::AdamW make_inner(torch::nn::Sequential& model) {
+  return torch::optim::AdamW(model->parameters(), torch::optim::AdamWOptions(0.01));
+}
+
+// A rank's own update.
+void update(torch::nn::Sequential& model, torch::optim::Optimizer& inner, int rank, int64_t step) {
+  inner.zero_grad();
+  loss_of(model, make_data(rank, step)).backward();
+  inner.step();
+}
+
+// The training of all ranks, on one of them, with torch's own SGD as the outer step.
+class Expected {
+ public:
+  explicit Expected(int ranks)
+      : outer_(anchors_->parameters(), torch::optim::SGDOptions(0.7).momentum(0.3).nesterov(true)) {
+    for (int r = 0; r < ranks; ++r) {
+      models_.push_back(make_mlp(1));
+      inner_.push_back(std::make_unique<torch::optim::AdamW>(make_inner(models_.back())));
+    }
+  }
+
+  void update_all(int64_t step) {
+    for (size_t r = 0; r < models_.size(); ++r) update(models_[r], *inner_[r], static_cast<int>(r), step);
+  }
+
+  void begin_exchange() {
+    const torch::NoGradGuard no_grad;
+    const auto anchors = anchors_->parameters();
+    for (size_t p = 0; p < anchors.size(); ++p) {
+      torch::Tensor sum = torch::zeros_like(anchors[p]);
+      for (torch::nn::Sequential& model : models_) sum += anchors[p] - model->parameters()[p];
+      anchors[p].mutable_grad() = sum / static_cast<double>(models_.size());
+    }
+    exchanged_.clear();
+    for (torch::nn::Sequential& model : models_) {
+      for (const torch::Tensor& p : model->parameters()) exchanged_.push_back(p.detach().clone());
+    }
+  }
+
+  // Updates since the exchange began are added to its result.
+  void complete() {
+    const torch::NoGradGuard no_grad;
+    outer_.step();
+    size_t at = 0;
+    for (torch::nn::Sequential& model : models_) {
+      for (size_t p = 0; p < anchors_->parameters().size(); ++p, ++at) {
+        const torch::Tensor parameter = model->parameters()[p];
+        parameter.copy_(anchors_->parameters()[p] + (parameter - exchanged_[at]));
+      }
+    }
+  }
+
+  void end_round() {
+    begin_exchange();
+    complete();
+  }
+
+  std::vector<torch::Tensor> parameters(int rank) const { return models_[static_cast<size_t>(rank)]->parameters(); }
+
+ private:
+  torch::nn::Sequential anchors_ = make_mlp(1);
+  torch::optim::SGD outer_;
+  std::vector<torch::Tensor> exchanged_;
+  std::vector<torch::nn::Sequential> models_;
+  std::vector<std::unique_ptr<torch::optim::AdamW>> inner_;
+};
+
+void expect_near(const std::vector<torch::Tensor>& actual, const std::vector<torch::Tensor>& expected, int64_t step) {
+  for (size_t p = 0; p < actual.size(); ++p) {
+    ASSERT_TRUE(torch::allclose(actual[p], expected[p], /*rtol=*/1e-4, /*atol=*/1e-6))
+        << "parameter " << p << ", step " << step << ": " << (actual[p] - expected[p]).abs().max().item<float>();
+  }
+}
+
+// The session of a job in rounds of so many updates.
+class Job {
+ public:
+  Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0)
+      : session_(
+            [this](const Settings& settings) {
+              Trained trained = trained_by(inner_, *model_)(settings);
+              trained.arrival = Arrival::handed_over;
+              return trained;
+            },
+            group, quiet(options)),
+        rounds_(session_, model_->parameters(), {}, tuner::RoundLength({.least = updates, .most = updates}, updates),
+                delay) {}
+
+  bool step(int rank, int64_t step) {
+    update(model_, inner_, rank, step);
+    return rounds_.end_update();
+  }
+  std::vector<torch::Tensor> parameters() const { return model_->parameters(); }
+  Rounds& rounds() { return rounds_; }
+
+ private:
+  torch::nn::Sequential model_ = make_mlp(1);
+  torch::optim::AdamW inner_ = make_inner(model_);
+  Session session_;
+  Rounds rounds_;
+};
+
+TEST(Rounds, EqualTheSameTrainingOnOneRank) {
+  for (const int size : {1, 2, 4}) {
+    run_ranks(size, [](const Rank& rank) {
+      Job job(make_group(), {.fidelity = "exact", .tuning_budget = 60}, /*updates=*/4);
+      Expected expected(rank.size);
+      for (int64_t step = 0; step < 120; ++step) {  // tuned meanwhile
+        const bool ended = job.step(rank.rank, step);
+        expected.update_all(step);
+        ASSERT_EQ(ended, job.rounds().progress().updates == 0);
+        if (ended || (step == 50 && job.rounds().end_round())) expected.end_round();
+        expect_near(job.parameters(), expected.parameters(rank.rank), step);
+      }
+      EXPECT_EQ(job.rounds().progress().rounds, 30);
+    });
+  }
+}
+
+TEST(Rounds, UpdatesGoOnWhileADelayedExchangeIsUnderWay) {
+  run_ranks(2, [](const Rank& rank) {
+    constexpr int64_t kUpdates = 5, kDelay = 2;
+    Job job(make_group(), {.fidelity = "exact", .tuning_budget = 60}, kUpdates, kDelay);
+    Expected expected(rank.size);
+    for (int64_t step = 0; step < 100; ++step) {
+      const bool completed = job.step(rank.rank, step);
+      expected.update_all(step);
+      if (step % kUpdates == kUpdates - 1) expected.begin_exchange();
+      ASSERT_EQ(completed, step > kUpdates && step % kUpdates == kDelay - 1) << step;
+      if (completed) expected.complete();
+      expect_near(job.parameters(), expected.parameters(rank.rank), step);
+    }
+    EXPECT_TRUE(job.rounds().end_round());  // the exchange that began in the last step
+    expected.complete();
+    expect_near(job.parameters(), expected.parameters(rank.rank), 100);
+    EXPECT_FALSE(job.rounds().end_round());
+  });
+}
+
+TEST(Rounds, ParametersAreEqualWhenARoundEnds) {
+  run_ranks(3, [](const Rank& rank) {
+    const auto group = make_group();
+    Job job(group, {.fidelity = "lossy", .compressors = std::vector<std::string>{"int4packed"}, .lossy_after = 0}, 3);
+    for (int64_t step = 0; step < 90; ++step) {
+      if (!job.step(rank.rank, step)) continue;
+      for (const torch::Tensor& p : job.parameters()) ASSERT_EQ(difference_from_rank0(p, *group), 0) << step;
+    }
+  });
+}
+
+TEST(Rounds, ARoundWithANanIsLostOnAllRanks) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    Job job(group, {.fidelity = "half"}, 2);
+    int64_t step = 0;
+    while (job.rounds().progress().rounds < 5) job.step(rank.rank, step++);
+    std::vector<torch::Tensor> before;
+    for (const torch::Tensor& p : job.parameters()) before.push_back(p.detach().clone());
+    {
+      const torch::NoGradGuard no_grad;
+      if (rank.rank == 1) job.parameters()[1][0].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    job.step(rank.rank, step++);
+    ASSERT_TRUE(job.step(rank.rank, step++));
+    for (size_t p = 0; p < before.size(); ++p) EXPECT_TRUE(torch::equal(job.parameters()[p], before[p])) << p;
+  });
+}
+
+TEST(OuterStep, TakesLowPrecisionParametersWithAnchorsInFp32) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor parameter = torch::full({4}, 1.0, torch::kBFloat16);
+  OuterStep outer({parameter}, {.lr = 0.5, .momentum = 0});
+  const std::vector<torch::Tensor> change{torch::full({4}, 1.0 / 1024, torch::kBFloat16)};
+  for (int step = 0; step < 32; ++step) EXPECT_TRUE(outer.step(change));  // each is below half a unit of bf16
+  EXPECT_EQ(parameter[0].item<float>(), 1 - 32 * 0.5F / 1024);
+}
+
+TEST(OuterStep, StateOfAnotherModelIsRefused) {
+  OuterStep outer({torch::zeros({4}), torch::zeros({2, 3})}, {});
+  EXPECT_THAT(message_of([&] { outer.restore({torch::zeros({4})}); }),
+              HasSubstr("has 1 tensors; allowed is one for each"));
+  EXPECT_THAT(message_of([&] {
+                outer.restore({torch::zeros({4}), torch::zeros({3, 2})});
+              }),
+              HasSubstr("trained parameter 1 has another shape"));
+}
+
+// --- rounds() --------------------------------------------------------------------------------------------------------
+
+// A model with an optimizer in rounds.
+struct Wrapped {
+  Wrapped(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RoundOptions& of_rounds, const Options& options)
+      : optimizer(rounds(inner, *model, group, of_rounds, quiet(options))) {}
+
+  void step(int rank, int64_t step) {
+    optimizer.zero_grad();
+    loss_of(model, make_data(rank, step)).backward();
+    optimizer.step();
+  }
+
+  torch::nn::Sequential model = make_mlp(1);
+  torch::optim::AdamW inner = make_inner(model);
+  RoundsOptimizer optimizer;
+};
+
+TEST(RoundsOptimizer, WithOneUpdateARoundEqualsWrap) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    Wrapped in_rounds(group, {.most = 1, .dense_steps = 5}, {.fidelity = "exact"});
+    torch::nn::Sequential model = make_mlp(1);
+    torch::optim::AdamW inner = make_inner(model);
+    Optimizer optimizer = wrap(inner, *model, group, quiet({.fidelity = "exact"}));
+    for (int64_t step = 0; step < 40; ++step) {
+      in_rounds.step(rank.rank, step);
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(in_rounds.optimizer.progress().synchronous);
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      EXPECT_TRUE(torch::equal(in_rounds.model->parameters()[p], model->parameters()[p])) << p;
+    }
+  });
+}
+
+TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    Wrapped job(group, {.most = 8, .least = 4, .dense_steps = 10}, {.fidelity = "half"});
+    for (int64_t step = 0; step < 210; ++step) {
+      ASSERT_EQ(job.optimizer.progress().synchronous, step < 10);
+      job.step(rank.rank, step);
+    }
+    const auto progress = job.optimizer.progress();
+    EXPECT_GE(progress.rounds, 200 / 8);
+    EXPECT_LE(progress.rounds, 200 / 4);
+    EXPECT_GE(progress.updates_a_round, 4);
+    EXPECT_LE(progress.updates_a_round, 8);
+    EXPECT_GT(progress.exchange_ms, 0);
+    job.optimizer.end_round();
+    for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+    EXPECT_FALSE(job.optimizer.end_round());
+  });
+}
+
+void train(Wrapped& job, int rank, int64_t from, int64_t steps) {
+  for (int64_t step = from; step < from + steps; ++step) job.step(rank, step);
+}
+
+TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Rank& rank) {
+    const std::string name = folder.path("checkpoint");
+    const auto group = make_group();
+    const RoundOptions of_rounds{.most = 3, .least = 3, .dense_steps = 10};
+    const Options options{
+        .fidelity = "lossy", .compressors = std::vector<std::string>{"int4packed"}, .tuning_budget = 0};
+    Wrapped first(group, of_rounds, options);
+    train(first, rank.rank, 0, 30);
+    first.optimizer.save_checkpoint(name);
+    Wrapped second(group, of_rounds, options);
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t p = 0; p < first.model->parameters().size(); ++p) {
+        second.model->parameters()[p].copy_(first.model->parameters()[p]);
+      }
+      std::stringstream text;
+      torch::save(first.inner, text);
+      torch::load(second.inner, text);
+    }
+    second.optimizer.load_checkpoint(name);
+    EXPECT_EQ(second.optimizer.progress().rounds, first.optimizer.progress().rounds);
+    train(first, rank.rank, 30, 20);
+    train(second, rank.rank, 30, 20);
+    for (size_t p = 0; p < first.model->parameters().size(); ++p) {
+      EXPECT_TRUE(torch::equal(first.model->parameters()[p], second.model->parameters()[p])) << p;
+    }
+  });
+}
+
+TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
+  run_ranks(1, [](const Rank&) {
+    const auto group = make_group();
+    const auto message = [&](const RoundOptions& of_rounds) {
+      return message_of([&] { Wrapped(group, of_rounds, {}); });
+    };
+    EXPECT_THAT(message({.most = 0}), HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
+    EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
+    EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
+    EXPECT_THAT(message({.dense_steps = 0}), HasSubstr("dense_steps is 0; allowed is a number of steps above 0"));
+    EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0.000000; allowed is a number above 0 and at most 1"));
+    EXPECT_THAT(message({.outer_momentum = std::nan("")}),
+                HasSubstr("outer_momentum is nan; allowed is a number from 0"));
+  });
+}
+
+TEST(RoundsFile, AFileThatIsNoneIsNamed) {
+  const TempFolder folder;
+  const std::string name = folder.path("");
+  EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt"));
+  save_rounds(name,
+              {.session_step = 7, .dense_steps = 8, .rounds = 9, .updates_a_round = 3, .momenta = {torch::ones({2})}});
+  const SavedRounds saved = load_rounds(name);
+  EXPECT_EQ(saved.session_step, 7);
+  EXPECT_EQ(saved.updates_a_round, 3);
+  EXPECT_TRUE(torch::equal(saved.momenta.at(0), torch::ones({2})));
+  torch::save(torch::ones({2}), name + "/rounds.pt");
+  EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt holds no state of rounds"));
+}
+
+}  // namespace
+}  // namespace gradtune::test
