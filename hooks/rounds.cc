@@ -85,9 +85,20 @@ void Rounds::averaged(const core::StepReport& report) {
     progress_.exchange_ms = report.step_ms - report.compute_ms_max;
     progress_.update_ms = report.compute_ms_max;
   }
+  if (progress_.rounds == 0) note({});
   if (const auto times = length_.learn(report)) {
     session_.say("gradtune: " + describe_length(length_, *times) + '\n');
+    note(times);
   }
+}
+
+void Rounds::note(const std::optional<tuner::RoundLength::Times>& times) {
+  tuner::RoundChoice choice{.updates = length_.updates(), .allowed = length_.allowed()};
+  if (times) {
+    choice.exchange_ms = times->exchange_ms;
+    choice.update_ms = times->update_ms;
+  }
+  session_.note(choice);
 }
 
 void Rounds::save_checkpoint(const std::string& folder) {

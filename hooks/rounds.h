@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ class Rounds {
   bool is_exchanging() const { return !changes_.empty(); }
   void begin_exchange(bool is_delayed);
   void averaged(const core::StepReport& report);
+  void note(const std::optional<tuner::RoundLength::Times>& times);
 
   Session& session_;
   OuterStep outer_;

@@ -88,6 +88,11 @@ class Session {
   void say(const std::string& line) const {
     if (peers_.rank() == 0 && !settings().quiet) front_->say(line);
   }
+  // Writes it to rank 0's journal, as of the step under way.
+  void note(tuner::RoundChoice choice) {
+    choice.step = protocol_.step();
+    if (driver_) driver_->chose(choice);
+  }
   // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
   void count_updates(int64_t updates) { step_clock_.count_updates(updates); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate

@@ -23,6 +23,14 @@ struct UpdatesARound {
 };
 int64_t shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed);
 
+// A number of updates that was chosen, and the medians that decided it.
+struct RoundChoice {
+  int64_t step = 0;  // of the session: the first one with such rounds
+  int64_t updates = 1;
+  UpdatesARound allowed = {};
+  std::optional<double> exchange_ms = {}, update_ms = {};  // none at the beginning
+};
+
 class RoundLength {
  public:
   // The reports of this many rounds decide together, by their medians.

@@ -16,6 +16,7 @@
 #include "tests/hooks/ranks.h"
 #include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
 namespace {
@@ -301,6 +302,24 @@ TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
       EXPECT_TRUE(torch::equal(first.model->parameters()[p], second.model->parameters()[p])) << p;
     }
   });
+}
+
+TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {
+  const TempFolder folder;
+  const std::string path = folder.path("job.jsonl");
+  run_ranks(2, [&](const Rank& rank) {
+    Wrapped job(make_group(), {.most = 6, .least = 2, .dense_steps = 10},
+                {.fidelity = "lossy", .tuning_budget = 40, .journal = path});
+    train(job, rank.rank, 0, 400);
+  });
+  const tuner::JournalFile file = tuner::read_journal(path).value();  // it replaced that of the dense steps
+  ASSERT_FALSE(file.rounds.empty());
+  EXPECT_FALSE(file.rounds.front().exchange_ms);
+  for (const tuner::RoundChoice& choice : file.rounds) {
+    EXPECT_EQ(choice.allowed.least, 2);
+    EXPECT_EQ(choice.allowed.most, 6);
+  }
+  EXPECT_EQ(tuner::decide_again(file).value(), file.decided);
 }
 
 TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {

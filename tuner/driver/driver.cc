@@ -253,6 +253,12 @@ void Driver::could_not_prepare(int64_t step, const std::string& why) {
   tuner_->learn_failure(shown);
 }
 
+void Driver::chose(const RoundChoice& choice) {
+  if (!journal_) return;
+  write(journal_line(choice));
+  if (journal_) flush_journal();
+}
+
 void Driver::note(const std::vector<Decision>& decisions) {
   if (decisions.empty()) return;
   const Standing before = story_.standing();

@@ -34,6 +34,7 @@
 #include "tuner/files/saved_state.h"
 #include "tuner/job.h"
 #include "tuner/progress.h"
+#include "tuner/round_length.h"
 #include "tuner/standing.h"
 #include "tuner/step_protocol.h"
 #include "tuner/tuner.h"
@@ -87,6 +88,9 @@ class Driver {
   Action on_step(const StepProtocol::Received& received, const StepProtocol& protocol);
   // The text that all ranks get with an action: that of a strategy file, if they are to prepare a strategy.
   std::string text_of(const Action& action) const;
+
+  // For the journal of a job that trains in rounds.
+  void chose(const RoundChoice& choice);
 
   // Prints the last line for people, with the state of the job, and writes the rest of the journal.
   void finish();

@@ -67,9 +67,10 @@ class Parser {
     if (kind == "timing") return read_timing(value.value());
     if (kind == "failure") return read_failure(value.value());
     if (kind == "loss") return read_losses(value.value());
+    if (kind == "rounds") return read_rounds(value.value());
     if (kind == "decision") return read_decision(value.value(), line);
     in_.fail(at("kind"),
-             fmt::format("table, step, plan, decision, timing, failure or loss is needed, found \"{}\"", kind));
+             fmt::format("table, step, plan, decision, timing, failure, rounds or loss is needed, found \"{}\"", kind));
   }
 
   void read_header(const JsonValue& value) {
@@ -317,6 +318,19 @@ class Parser {
     if (!in_.ok()) return;
     file_.failures.push_back(
         {.report = file_.reports.size(), .step = integer(line, "step", 0, kMostSteps), .why = text(line, "why")});
+  }
+
+  void read_rounds(const JsonValue& value) {
+    const JsonObject& line =
+        in_.object(value, where_, {"kind", "step", "updates", "least", "most"}, {"exchange_ms", "update_ms"});
+    if (!in_.ok()) return;
+    RoundChoice choice{.step = integer(line, "step", 0, kMostSteps)};
+    choice.allowed.most = integer(line, "most", 1, kMostUpdatesARound);
+    choice.allowed.least = integer(line, "least", 1, choice.allowed.most);
+    choice.updates = integer(line, "updates", choice.allowed.least, choice.allowed.most);
+    if (has(line, "exchange_ms")) choice.exchange_ms = number(line, "exchange_ms");
+    if (has(line, "update_ms")) choice.update_ms = number(line, "update_ms");
+    file_.rounds.push_back(choice);
   }
 
   const core::TraitsTable traits_ = compress::known_traits();

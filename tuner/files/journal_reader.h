@@ -18,6 +18,7 @@
 #include "policies/cost/cost_fit.h"
 #include "tuner/files/replay_log.h"
 #include "tuner/job.h"
+#include "tuner/round_length.h"
 
 namespace gradtune::tuner {
 
@@ -46,6 +47,7 @@ struct JournalFile {
   std::vector<Losses> losses;
   std::vector<Decision> decisions;  // in order; a value that JSON cannot express is a NaN
   std::vector<PrepareFailure> failures;
+  std::vector<RoundChoice> rounds;   // none: each step is one update
   std::vector<std::string> decided;  // the lines of decisions and of plans, unchanged
 
   // The timed operations, for a cost model.

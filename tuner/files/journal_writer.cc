@@ -142,6 +142,17 @@ std::string journal_failure_line(int64_t step, std::string_view why) {
   return dump({{"kind", "failure"}, {"step", step}, {"why", why}});
 }
 
+std::string journal_line(const RoundChoice& choice) {
+  ordered_json line{{"kind", "rounds"},
+                    {"step", choice.step},
+                    {"updates", choice.updates},
+                    {"least", choice.allowed.least},
+                    {"most", choice.allowed.most}};
+  if (choice.exchange_ms) line["exchange_ms"] = *choice.exchange_ms;
+  if (choice.update_ms) line["update_ms"] = *choice.update_ms;
+  return dump(line);
+}
+
 core::Result<JournalPlace> JournalPlace::claim(const std::string& path) {
   constexpr int kMost = 1000;
   const std::filesystem::path asked(path);

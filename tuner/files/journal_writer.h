@@ -17,6 +17,8 @@
 // - plan: a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the imported
 //   one
 // - failure: the reason why a strategy could not be prepared, before the report that tells the tuner so
+// - rounds: the updates of a round from that step on, in a job that trains in rounds, with the limits and the times
+//   that decided (round_length.h). A step is a round there, with the computation of one update
 // - timing: the times of a step's operations on rank 0, and bytes of collectives and copies (policies::TimedOp):
 //   [bucket, step of its program, begin, end, bytes]
 #pragma once
@@ -35,6 +37,7 @@
 #include "policies/cost/cost_fit.h"
 #include "tuner/error_budget.h"
 #include "tuner/job.h"
+#include "tuner/round_length.h"
 
 namespace gradtune::tuner {
 
@@ -53,6 +56,7 @@ std::string journal_line(int64_t step, int32_t slot, const ErrorBudget::State& e
 std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 std::string journal_failure_line(int64_t step, std::string_view why);
+std::string journal_line(const RoundChoice& choice);
 
 // A file for a journal. While it lives, no other journal of this or another process on this machine uses the same
 // file. It is the requested file or, if that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...

@@ -126,6 +126,7 @@ class Maker {
     report_.tests = tests_of(blocks_, journal_.decisions, report_.baselines, last_step);
     judge();
     read_guard();
+    report_.rounds = journal_.rounds;
     show_chosen();
     return std::move(report_);
   }

@@ -75,6 +75,7 @@ struct Report {
   std::vector<PairTest> tests = {};
   std::vector<Decision> events = {};  // without the figures that the records above hold
   std::vector<GuardCase> guard = {};
+  std::vector<RoundChoice> rounds = {};  // none: each step is one update
 
   std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
   StepPicture picture = {};             // of a step under the chosen strategy

@@ -134,6 +134,19 @@ std::string did_it_help(const Report& report) {
   return "";
 }
 
+std::string how_often_does_it_exchange(const Report& report) {
+  const RoundChoice& last = report.rounds.back();
+  std::string text =
+      fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.updates, "update"),
+                  count(last.step), count(last.allowed.least), count(last.allowed.most));
+  if (last.exchange_ms && last.update_ms) {
+    text += fmt::format(
+        "An exchange takes {}, which is {} of the updates between; an update takes {}. ", in_ms(*last.exchange_ms),
+        percent(*last.exchange_ms / (static_cast<double>(last.updates) * *last.update_ms)), in_ms(*last.update_ms));
+  }
+  return text + "A step of this report is an exchange and one update.";
+}
+
 std::string bullet(const Decision& event) {
   return fmt::format("  step {:>6}  {}\n", event.step, shortened(in_words(event), 200));
 }
@@ -167,10 +180,12 @@ std::string headline(const Report& report) {
 std::string story(const Report& report) { return report.has_begun ? in_words(report.standing) : std::string(); }
 
 std::vector<Answer> answers(const Report& report) {
-  return {{"Is it tuning?", is_it_tuning(report)},
-          {"Is it done?", is_it_done(report)},
-          {"What did it choose?", what_did_it_choose(report)},
-          {"Did it help?", did_it_help(report)}};
+  std::vector<Answer> answers{{"Is it tuning?", is_it_tuning(report)},
+                              {"Is it done?", is_it_done(report)},
+                              {"What did it choose?", what_did_it_choose(report)},
+                              {"Did it help?", did_it_help(report)}};
+  if (!report.rounds.empty()) answers.push_back({"How often does it exchange?", how_often_does_it_exchange(report)});
+  return answers;
 }
 
 std::string job_line(const Report& report) {

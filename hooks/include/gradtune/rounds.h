@@ -75,7 +75,8 @@ class RoundsOptimizer {
 // `most`, between which an exchange takes no more than that. With most = 1 training stays synchronous.
 //
 // Options are those of wrap(), and hold for the exchange between rounds too. Lossy compressors need no dense steps of
-// their own there. Throws as wrap() does, and for options that are not allowed.
+// their own there. The journal of the rounds replaces that of the dense steps. Throws as wrap() does, and for options
+// that are not allowed.
 RoundsOptimizer rounds(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                        const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RoundOptions& rounds = {},
                        const Options& options = {});

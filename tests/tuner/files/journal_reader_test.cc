@@ -265,6 +265,27 @@ TEST(JournalFile, SaysWhoWroteItAndIsReadWhereItDoesNot) {
                                     core::version())));
 }
 
+TEST(JournalFile, HoldsTheLengthsOfRounds) {
+  const std::string text = journal_header(job(), "") + "\n" + journal_line(job().table) + "\n";
+  const RoundChoice first{.step = 1, .updates = 4, .allowed = {.least = 2, .most = 8}};
+  const RoundChoice second{
+      .step = 20, .updates = 8, .allowed = {.least = 2, .most = 8}, .exchange_ms = 30.5, .update_ms = 40};
+  const auto file = parse_journal(text + journal_line(first) + "\n" + journal_line(second) + "\n");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_EQ(file.value().rounds.size(), 2);
+  EXPECT_EQ(file.value().rounds[0].updates, 4);
+  EXPECT_FALSE(file.value().rounds[0].exchange_ms);
+  EXPECT_EQ(file.value().rounds[1].step, 20);
+  EXPECT_EQ(file.value().rounds[1].allowed.least, 2);
+  EXPECT_EQ(file.value().rounds[1].exchange_ms, 30.5);
+  EXPECT_EQ(file.value().rounds[1].update_ms, 40);
+  RoundChoice wrong = first;
+  wrong.updates = 9;
+  const auto refused = parse_journal(text + journal_line(wrong) + "\n");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("updates"));
+}
+
 TEST(JournalFile, WhyAStrategyCouldNotBePreparedDecidesTheSameAgain) {
   Job small = job();
   small.tuning.lossy_after = 0;
@@ -324,9 +345,8 @@ TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: tensors[1].dtype: \"int4\" is unknown"));
   EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
-  EXPECT_THAT(
-      error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
-      HasSubstr("line 4: kind: table, step, plan, decision, timing, failure or loss is needed, found \"guess\""));
+  EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
+              HasSubstr("line 4: kind: table, step, plan, decision, timing, failure, rounds or loss is needed, found"));
   EXPECT_THAT(error_of(text, R"("what":"baseline")", R"("what":"guess")"),
               HasSubstr("line 4: what: \"guess\" is not known"));
   EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));

@@ -18,6 +18,7 @@
 #include "tests/tuner/report/simulated_journal.h"
 #include "tuner/decision_words.h"
 #include "tuner/files/file_io.h"
+#include "tuner/files/journal_writer.h"
 #include "tuner/report/charts.h"
 #include "tuner/report/html.h"
 #include "tuner/report/summary.h"
@@ -262,6 +263,22 @@ TEST(Report, OfAnotherVersionsJournalSaysWhatItLacks) {
   // The job's own account of its decision does not depend on this program's view of the same steps.
   EXPECT_EQ(report.standing, report_of(golden("half_1gbit")).standing);
   EXPECT_THAT(to_html(report, "j"), HasSubstr("decides otherwise"));
+}
+
+TEST(Report, OfAJobInRoundsSaysHowOftenItExchangesAndWhy) {
+  const RoundChoice first{.step = 1, .updates = 4, .allowed = {.least = 1, .most = 8}};
+  RoundChoice second = first;
+  second.step = 30;
+  second.updates = 8;
+  second.exchange_ms = 15;
+  second.update_ms = 40;
+  const std::string text = golden("half_1gbit") + journal_line(first) + "\n";
+  EXPECT_THAT(summary(report_of(text)), HasSubstr("After every 4 updates, since round 1; 1 to 8 are allowed."));
+  EXPECT_THAT(
+      to_html(report_of(text + journal_line(second) + "\n"), "j"),
+      HasSubstr("After every 8 updates, since round 30; 1 to 8 are allowed. An exchange takes 15.0 ms, which is "
+                "4.7 % of the updates between; an update takes 40.0 ms."));
+  EXPECT_THAT(summary(report_of(golden("half_1gbit"))), testing::Not(HasSubstr("How often")));
 }
 
 TEST(Report, OfAJournalThatWasCutOffAnywhereIsAReport) {
