@@ -12,6 +12,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/exec/codec_uses.h"
+#include "hooks/bucket_spans.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/nested_pass.h"
 #include "hooks/refusal.h"
@@ -451,6 +452,7 @@ void Session::finish_late() {
 // Reports the times of the last step, once all its work has ended.
 void Session::report_times() {
   if (!ran_) return;
+  show_buckets(executor_.program(), executor_.op_times(), *clock_);
   if (driver_ && learning_.known() == Known::all) {
     driver_->ran(ran_->step, ran_->slot, executor_.program(), executor_.op_times());
   }
@@ -581,14 +583,14 @@ void Session::tell(Optimizer::Progress& progress) const {
   progress.encode_ms = step_clock_.last().encode_ms;
   progress.decode_ms = step_clock_.last().decode_ms;
   progress.wait_ms = step_clock_.last().wait_ms;
+  progress.bytes = step_clock_.last().bytes;
 }
 
 Optimizer::Result Session::result() const {
   if (results_.last()) return *results_.last();
   // Before any decision, this is the initial strategy.
-  const bool is_pinned = settings().tuning_budget == 0;
   const tuner::Standing standing{
-      .state = is_pinned ? tuner::Standing::State::pinned : tuner::Standing::State::undecided,
+      .state = settings().tuning_budget == 0 ? tuner::Standing::State::pinned : tuner::Standing::State::undecided,
       .label = protocol_.in_force().label};
   Optimizer::Result result = result_of(standing, settings().fidelity);
   result.description = core::describe(protocol_.in_force().strategy, gradients().table());

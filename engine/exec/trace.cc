@@ -27,17 +27,18 @@ void Trace::read_fences(core::Due due) {
   }
 }
 
-double Trace::comm_ms(core::Due due) const {
-  double ms = 0;
+Trace::Traffic Trace::traffic(core::Due due) const {
+  Traffic all;
   for (const BucketProgram& bucket : program_->buckets) {
     if (bucket.due != due) continue;
     for (size_t op = 0; op < bucket.ops.size(); ++op) {
       if (!bucket.ops[op].is<Collective>()) continue;
       const OpTime& time = times_[static_cast<size_t>(bucket.first_op) + op];
-      ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
+      all.ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
+      all.bytes += time.bytes;
     }
   }
-  return ms;
+  return all;
 }
 
 std::optional<core::Error> Trace::first_not_ended(int64_t limit_ms) const {

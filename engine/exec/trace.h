@@ -46,8 +46,12 @@ class Trace {
   void read_fences(core::Due due);
   // The times of all operations, bucket after bucket.
   const std::vector<OpTime>& times() const { return times_; }
-  // The total time of all collectives in buckets with that due time.
-  double comm_ms(core::Due due) const;
+  // The total of all collectives in buckets with that due time.
+  struct Traffic {
+    double ms = 0;
+    int64_t bytes = 0;
+  };
+  Traffic traffic(core::Due due) const;
   // The first operation that has failed, or that has not ended by `limit_ms`, which is over.
   std::optional<core::Error> first_not_ended(int64_t limit_ms) const;
 

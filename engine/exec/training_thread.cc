@@ -141,7 +141,9 @@ void TrainingThread::end_wait() {
 
 void TrainingThread::read_times(core::Due due) {
   shared_.trace.read_fences(due);
-  times_.comm_ms += shared_.trace.comm_ms(due);
+  const Trace::Traffic traffic = shared_.trace.traffic(due);
+  times_.comm_ms += traffic.ms;
+  times_.bytes += traffic.bytes;
 }
 
 }  // namespace gradtune::exec

@@ -24,12 +24,15 @@ struct StepTimes {
   double decode_ms = 0;  // decode, store on the device
   double wait_ms = 0;    // waiting for a collective or the host with nothing else to do: exposed communication
   double comm_ms = 0;    // the total of all collectives, whoever waited for them
+  int64_t bytes = 0;     // carried by all collectives, in one direction of the busiest link
 
   StepTimes operator+(const StepTimes& other) const {
-    return {encode_ms + other.encode_ms, decode_ms + other.decode_ms, wait_ms + other.wait_ms, comm_ms + other.comm_ms};
+    return {encode_ms + other.encode_ms, decode_ms + other.decode_ms, wait_ms + other.wait_ms, comm_ms + other.comm_ms,
+            bytes + other.bytes};
   }
   StepTimes operator-(const StepTimes& other) const {
-    return {encode_ms - other.encode_ms, decode_ms - other.decode_ms, wait_ms - other.wait_ms, comm_ms - other.comm_ms};
+    return {encode_ms - other.encode_ms, decode_ms - other.decode_ms, wait_ms - other.wait_ms, comm_ms - other.comm_ms,
+            bytes - other.bytes};
   }
 };
 

@@ -217,6 +217,7 @@ class Optimizer {
     int64_t late_updates = 0;                          // parameters updated after their step() so far: forward_overlap
     double step_ms = 0;                                // the previous step on this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // parts of it, on the thread that runs backward
+    int64_t bytes = 0;                                 // sent for gradients in it, by the busiest link in one direction
   };
   Progress progress() const;
 

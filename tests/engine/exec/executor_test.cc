@@ -97,6 +97,20 @@ TEST(Executor, AStepWithoutGradientsIsAStep) {
   for (int i = 0; i < 3; ++i) expect_ok(fleet.step({{}, {}}));
 }
 
+// Two ranks send each element once: one half of them to be added, and the sums of the other half.
+TEST(Executor, CountsTheBytesOfEachStep) {
+  const core::GradientTable table = make_table({{1000, DType::f32}, {3000, DType::f32}});
+  for (const auto& [option, bytes] :
+       {std::pair{"all_reduce", 4 * 4000}, std::pair{"bf16: encode@device all_reduce decode@device", 2 * 4000}}) {
+    Fleet fleet(2, table);
+    fleet.run(make_strategy(table, option, 2000, 4));
+    for (int step = 0; step < 2; ++step) {
+      for (const core::Status& status : fleet.step({Values(4000, 1), Values(4000, 2)})) ASSERT_TRUE(status.ok());
+      EXPECT_EQ(fleet.rank(0).executor().times().bytes, bytes) << option;
+    }
+  }
+}
+
 // It asks over a network that may be full.
 TEST(Executor, WhatTheAlarmTakesIsWaiting) {
   const core::SteadyClock clock;
