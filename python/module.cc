@@ -20,7 +20,7 @@ py::dict dict_of(const Optimizer::Progress& progress) {
   return py::dict("step"_a = progress.step, "epoch"_a = progress.epoch, "stage"_a = progress.stage,
                   "strategy"_a = progress.strategy, "nonfinite_steps"_a = progress.nonfinite_steps,
                   "step_ms"_a = progress.step_ms, "encode_ms"_a = progress.encode_ms,
-                  "decode_ms"_a = progress.decode_ms, "wait_ms"_a = progress.wait_ms);
+                  "decode_ms"_a = progress.decode_ms, "wait_ms"_a = progress.wait_ms, "bytes"_a = progress.bytes);
 }
 
 py::dict dict_of(const Optimizer::Result& result) {

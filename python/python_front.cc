@@ -23,10 +23,7 @@ PythonFront::~PythonFront() {
 void PythonFront::say(std::string_view text) {
   const py::gil_scoped_acquire gil;
   try {
-    const py::object stream = py::module_::import("sys").attr("stderr");
-    if (stream.is_none()) return;
-    stream.attr("write")(std::string(text));
-    stream.attr("flush")();
+    py::module_::import("gradtune._errors").attr("say")(std::string(text));
   } catch (py::error_already_set& raised) {
     raised.discard_as_unraisable("gradtune: a line for people");
   }

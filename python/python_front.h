@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The front of a Python program: lines go to sys.stderr, warnings through `warnings`, errors are gradtune.Error,
-// also in backward(), and Ctrl-C works while a session waits. Each call takes the GIL, which a session does not
-// hold.
+// The front of a Python program: lines go to `logging` or sys.stderr, warnings through `warnings`, errors are
+// gradtune.Error, also in backward(), and Ctrl-C works while a session waits. Each call takes the GIL, which a session
+// does not hold.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

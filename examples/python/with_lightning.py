@@ -2,27 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """gradtune under Lightning: torchrun --nproc-per-node 2 examples/python/with_lightning.py"""
 
-import gradtune
+import gradtune.for_lightning
 import lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, TensorDataset
-
-
-# --- the recipe
-class GradtuneStrategy(DDPStrategy):
-    def configure_ddp(self):
-        pass
-
-    def setup_optimizers(self, trainer):
-        super().setup_optimizers(trainer)
-        self.optimizers = gradtune.wrap(self.optimizers, self.lightning_module)  # one, or the two of a GAN
-
-    def block_backward_sync(self):
-        return self.optimizers[0].no_sync()
-
-
-# ---
 
 
 class Classifier(lightning.LightningModule):
@@ -43,7 +27,8 @@ data = TensorDataset(torch.randn(512, 16), torch.randint(4, (512,)))
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=2,
-    strategy=GradtuneStrategy(process_group_backend="gloo"),
+    strategy=DDPStrategy(process_group_backend="gloo"),
+    callbacks=[gradtune.for_lightning.GradtuneCallback()],  # the recipe: wraps one optimizer, or the two of a GAN
     max_steps=20,
     accumulate_grad_batches=2,
     gradient_clip_val=1.0,

@@ -2,26 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """gradtune under Hugging Face's Trainer: torchrun --nproc-per-node 2 examples/python/with_trainer.py"""
 
-import functools
 import tempfile
 
-import gradtune
+import gradtune.for_transformers
 import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
-
-
-# --- the recipe
-class GradtuneTrainer(Trainer):
-    def create_optimizer(self, *args, **kwargs):
-        super().create_optimizer(*args, **kwargs)
-        self.optimizer = gradtune.wrap(self.optimizer, self.model)
-        self.model.no_sync = self.optimizer.no_sync
-        self.accelerator.prepare_model = functools.partial(self.accelerator.prepare_model, evaluation_mode=True)
-        return self.optimizer
-
-
-# ---
 
 
 class Classifier(torch.nn.Module):
@@ -57,7 +43,8 @@ with tempfile.TemporaryDirectory() as folder:
         ddp_backend="gloo",
     )
     torch.manual_seed(0)
-    trainer = GradtuneTrainer(model=Classifier(), args=arguments, train_dataset=Points())
+    trainer = Trainer(model=Classifier(), args=arguments, train_dataset=Points())
+    gradtune.for_transformers.attach(trainer)  # the recipe: the one call
     trainer.train()
     total = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
     assert torch.equal(*trainer.accelerator.gather(total[None]).unbind()), "ranks drifted apart"

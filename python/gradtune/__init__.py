@@ -16,12 +16,14 @@ print(optimizer.result())
 from ._errors import Error
 from ._load import VERSION as __version__
 from ._optimizer import Optimizer
-from ._results import Progress, Result
+from ._results import SCALARS, STAGES, Progress, Result, Scalar
 from ._rounds import RoundProgress, RoundsOptimizer, rounds
 from ._wrap import wrap
 from .replicas import Replicas, between_replicas
 
 __all__ = [
+    "SCALARS",
+    "STAGES",
     "Error",
     "Optimizer",
     "Progress",
@@ -29,6 +31,7 @@ __all__ = [
     "Result",
     "RoundProgress",
     "RoundsOptimizer",
+    "Scalar",
     "__version__",
     "between_replicas",
     "rounds",

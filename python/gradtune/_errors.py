@@ -1,10 +1,15 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Errors and warnings of gradtune."""
+"""Errors, warnings and lines of gradtune."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import warnings
+
+_PREFIX = "gradtune: "
+_LOGGER = logging.getLogger("gradtune")
 
 
 class Error(RuntimeError):
@@ -37,3 +42,18 @@ class Error(RuntimeError):
 def warn(sentence: str) -> None:
     """Warns the user. The extension calls it, within a call of the program."""
     warnings.warn(f"gradtune: {sentence}", UserWarning, stacklevel=2)
+
+
+def say(text: str) -> None:
+    """Shows lines for people: by `logging` (logger "gradtune", level INFO) if the program has configured it, or on stderr.
+
+    Configured means that a handler gets records of this logger, and that the logger has a level of its own or lets
+    INFO pass. So a root logger at its default level, which other packages may have set up, does not hide decisions.
+    The extension calls it.
+    """
+    if _LOGGER.hasHandlers() and (_LOGGER.level != logging.NOTSET or _LOGGER.isEnabledFor(logging.INFO)):
+        for line in text.splitlines():
+            _LOGGER.info("%s", line.removeprefix(_PREFIX))  # the record has the logger's name
+    elif sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -20,15 +20,11 @@ from torch.utils.hooks import RemovableHandle
 from . import _gradtune
 from ._checks import no_join, refuse
 from ._exits import ExitWatch
+from ._results import Progress, Result, scalars_of
 from ._trained import Trained
+from ._writers import Write
 
-_AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps until it is wrapped again
-
-
-class ScalarWriter(Protocol):
-    """The interface that log_to() needs of a writer, such as torch.utils.tensorboard.SummaryWriter."""
-
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
+_AFTER_CLOSE = ("close", "progress", "result", "scalars")  # methods that an optimizer keeps until it is wrapped again
 
 
 class Wrap:
@@ -50,7 +46,7 @@ class Wrap:
         self._exits: ExitWatch | None = None
         self._names = names
         self._open: int | None = None  # the optimizer whose step is running
-        self.writer: ScalarWriter | None = None
+        self.write: Write | None = None
         self.write_every = 1
 
     @property
@@ -153,20 +149,14 @@ class Wrap:
             return
         self._open = None
         number = next(i for i, reference in enumerate(self._optimizers) if reference() is optimizer)
-        if self.session.end_update(number) and self.writer is not None:
-            self._write(self.writer)
+        if self.session.end_update(number) and self.write is not None:
+            progress = Progress(**self.session.progress())
+            if progress.step % self.write_every == 0:
+                self.write(scalars_of(progress, Result(**self.session.result())), progress.step)
         self._updated()
 
     def _updated(self) -> None:
         """Called after each update, while the optimizer's hooks run."""
-
-    def _write(self, writer: ScalarWriter) -> None:
-        progress = self.session.progress()
-        step = progress["step"]
-        if step % self.write_every:
-            return
-        for name in ("step_ms", "encode_ms", "decode_ms", "wait_ms", "epoch", "nonfinite_steps"):
-            writer.add_scalar(f"gradtune/{name}", progress[name], step)
 
     def _loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         self.session.exclude_step()

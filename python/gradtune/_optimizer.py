@@ -18,9 +18,10 @@ import torch
 
 from ._checks import no_join
 from ._errors import Error
-from ._hooked import ScalarWriter, Wrap
+from ._hooked import Wrap
 from ._options import PathLike
-from ._results import Progress, Result
+from ._results import Progress, Result, scalars_of
+from ._writers import Writer, write_with
 
 
 class Methods:
@@ -47,20 +48,30 @@ class Methods:
         """Excludes the time of the current step from tuning, for example because it contained an evaluation."""
         self._gradtune.session.exclude_step()
 
-    def log_to(self, writer: ScalarWriter | None, every: int = 10) -> None:
-        """Writes progress to TensorBoard, or another writer of scalars, every `every` steps; None ends it.
+    def scalars(self) -> dict[str, float]:
+        """Returns numbers for a logger, as {"gradtune/step_ms": 12.5, ...}: those of gradtune.SCALARS that exist by now.
 
-        The scalars are gradtune/step_ms, encode_ms, decode_ms, wait_ms (of this rank), epoch (of the strategy in
-        force) and nonfinite_steps.
+        From any thread, as progress().
         """
-        if writer is not None and not callable(getattr(writer, "add_scalar", None)):
-            raise TypeError(
-                f"gradtune: writer is {writer!r}; allowed is an object with add_scalar(tag, value, step), such as "
-                "torch.utils.tensorboard.SummaryWriter, or None"
-            )
+        return scalars_of(self.progress(), self.result())
+
+    def log_to(self, writer: Writer | None, every: int = 10) -> None:
+        """Writes scalars() to a logger every `every` steps of this rank; None ends it. The step is progress().step.
+
+        The writer has one of these methods:
+        - add_scalar(tag, value, step), as torch.utils.tensorboard.SummaryWriter
+        - log_metrics(values, step=...), as the loggers of Lightning
+        - log(values, step=...), as wandb.init() returns, and accelerate's Accelerator and trackers. W&B drops values
+          of a step that is over, so log your own with step=optimizer.progress().step, or add scalars() to them
+
+        Raises:
+            TypeError: The writer has none of them.
+            ValueError: `every` is less than 1.
+        """
         if every < 1:
             raise ValueError(f"gradtune: every is {every}; allowed is a number of steps above 0")
-        self._gradtune.writer, self._gradtune.write_every = writer, every
+        self._gradtune.write = None if writer is None else write_with(writer)
+        self._gradtune.write_every = every
 
     def export_strategy(self, path: PathLike) -> None:
         """Writes the committed strategy with its evidence (JSON), for wrap(strategy=...). Only rank 0 writes."""

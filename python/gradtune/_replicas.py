@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from torch.autograd import Variable
 
 from . import _gradtune
 from ._checks import refuse
-from ._errors import Error
+from ._errors import Error, say
 from ._exits import ExitWatch
 from ._fsdp import Key, Reduction, lacks_view, versions_of
 from ._options import PathLike
-from ._results import Progress, Result
+from ._results import Progress, Result, scalars_of
 from ._trained import Group, Named
 
 _MOST_SESSIONS = 8  # later units go over the replicas as they are
@@ -207,7 +206,7 @@ class Replicas:
         self._said = True
         if self._speaks and self._group.rank() == 0:
             sentence = f"the gradient of {name} goes over the replicas as it is, and is not tuned, because {why}"
-            print(f"gradtune: {sentence}", file=sys.stderr, flush=True)
+            say(f"gradtune: {sentence}\n")
 
     def _end(self, failure: str | None) -> None:
         if self._exits is not None:
@@ -250,6 +249,10 @@ class Replicas:
         """The result of tuning, the same on all replicas, from the end of the first backward pass on."""
         return Result(**self._running().result())
 
+    def scalars(self) -> dict[str, float]:
+        """Returns numbers for a logger, as gradtune.Optimizer does, from the end of the first backward pass on."""
+        return scalars_of(self.progress(), self.result())
+
     def close(self) -> None:
         """Ends the session, between backward passes. Gradients then go over the replicas as they are."""
         if torch._C._current_graph_task_id() >= 0:
@@ -258,7 +261,7 @@ class Replicas:
         self._closed = True
 
 
-_METHODS = ("close", "exclude_step", "export_strategy", "load_checkpoint", "progress", "result", "save_checkpoint")
+_METHODS = ("close", "exclude_step", "export_strategy", "load_checkpoint", "progress", "result", "save_checkpoint", "scalars")
 
 
 def _end_of(replicas: weakref.ref[Replicas]) -> Callable[[str | None], None]:

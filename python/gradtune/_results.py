@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+STAGES = ("observe", "partition", "race", "confirm", "watch", "audit", "imported", "follow")
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -26,6 +28,8 @@ class Progress:
     decode_ms: float
     wait_ms: float
     """Of encode, decode and wait: on the thread that runs backward."""
+    bytes: int
+    """Sent for gradients in the last step, by the busiest link in one direction."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +70,52 @@ class Result:
             lines.append(f"predicted: {self.predicted_ms:.1f} ms a step")
         lines.append(f"fidelity {self.fidelity}; {self.description}")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number for loggers, with the name gradtune/<name>."""
+
+    name: str
+    unit: str
+    """ms, B (bytes), share (0.2 is 20 %) or empty for counts."""
+    meaning: str
+
+
+SCALARS = (
+    Scalar("step_ms", "ms", "the previous step on this rank"),
+    Scalar("encode_ms", "ms", "compressing in it, on the thread that runs backward"),
+    Scalar("decode_ms", "ms", "decompressing in it, on the thread that runs backward"),
+    Scalar("wait_ms", "ms", "waiting in it, on the thread that runs backward"),
+    Scalar("bytes", "B", "sent for gradients in it, by the busiest link in one direction"),
+    Scalar("epoch", "", "number of the strategy in force; it grows when another strategy comes into force"),
+    Scalar("stage", "", "position of Progress.stage in gradtune.STAGES"),
+    Scalar("nonfinite_steps", "", "steps so far in which some rank met a NaN or Inf"),
+    Scalar("baseline_ms", "ms", "a step of the baseline; absent before it was confirmed with a strategy"),
+    Scalar("committed_ms", "ms", "a step of the committed strategy; absent without one"),
+    Scalar("gain", "share", "1 - committed / baseline; absent without a committed strategy"),
+    Scalar("gain_low", "share", "the lower bound that decided; absent without a committed strategy"),
+    Scalar("tuning_cost_ms", "ms", "time that tuning has cost so far; absent before the first decision"),
+)
+"""All scalars that loggers get."""
+
+
+def scalars_of(progress: Progress, result: Result) -> dict[str, float]:
+    """Returns the present value of each of SCALARS by its full name. Values that do not exist yet are left out."""
+    values: dict[str, float | None] = {
+        "step_ms": progress.step_ms,
+        "encode_ms": progress.encode_ms,
+        "decode_ms": progress.decode_ms,
+        "wait_ms": progress.wait_ms,
+        "bytes": progress.bytes,
+        "epoch": progress.epoch,
+        "stage": STAGES.index(progress.stage),
+        "nonfinite_steps": progress.nonfinite_steps,
+        "baseline_ms": result.baseline_ms if result.baseline_ms > 0 else None,
+        "committed_ms": result.committed_ms if result.committed else None,
+        "gain": result.gain if result.committed else None,
+        "gain_low": result.gain_low if result.committed else None,
+        "tuning_cost_ms": result.cost_ms if result.decided else None,
+    }
+    named = ((f"gradtune/{each.name}", values[each.name]) for each in SCALARS)
+    return {name: float(value) for name, value in named if value is not None}

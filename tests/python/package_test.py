@@ -33,7 +33,8 @@ class Package(unittest.TestCase):
         ran = python(
             "import gradtune, inspect\n"
             "assert gradtune.__all__ == "
-            "['Error', 'Optimizer', 'Progress', 'Replicas', 'Result', '__version__', 'between_replicas', 'wrap']\n"
+            "['SCALARS', 'STAGES', 'Error', 'Optimizer', 'Progress', 'Replicas', 'Result', 'Scalar', '__version__', "
+            "'between_replicas', 'wrap']\n"
             "assert all(getattr(gradtune, name).__doc__ for name in gradtune.__all__ if name != '__version__')\n"
             "from gradtune._options import Options\n"
             "names = set(Options.__annotations__)\n"

