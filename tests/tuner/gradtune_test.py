@@ -37,7 +37,8 @@ class Replay(unittest.TestCase):
         for policy in ["auto", "espresso", "mergecomp", "wfbp", "mgwfbp", "bytescheduler", "usbyte", "baseline", "exhaustive"]:
             for network in [["--intra", "pcie", "--two-level"], ["--intra", "nvl", "--machines", "4"]]:
                 plan = self.replay("--policy", policy, "--compressor", "efsignsgd", *network)
-                self.assertEqual(set(plan), {"time_ms", "planning_ms", "error_bound", "buckets"})
+                self.assertEqual(set(plan), {"time_ms", "backward_ms", "planning_ms", "error_bound", "buckets"})
+                self.assertEqual(plan["backward_ms"], 9.9)
                 ends[policy, network[1]] = plan["time_ms"]
                 covered = [0] * 12
                 for bucket in plan["buckets"]:
@@ -69,6 +70,7 @@ class Replay(unittest.TestCase):
         ends = {policy: self.replay("--cost", cost, "--policy", policy) for policy in ["auto", "espresso", "mergecomp", "baseline"]}
         for policy, plan in ends.items():
             self.assertLessEqual(ends["auto"]["time_ms"], plan["time_ms"], policy)
+            self.assertGreaterEqual(plan["timeline_ms"], plan["backward_ms"], policy)
         programs = {bucket["option"] for bucket in ends["auto"]["buckets"]}
         self.assertTrue(any("topk:0.01" in program and "@inter" in program for program in programs), programs)
         exact = self.replay("--cost", cost, "--fidelity", "exact")
@@ -97,7 +99,7 @@ class Replay(unittest.TestCase):
         after = [0.5 * at for at in ready]  # forward starts with the read of the tensor
         for policy in ["auto", "usbyte", "bytescheduler", "wfbp", "mgwfbp", "baseline", "mergecomp", "espresso"]:
             plan = self.replay("--cost", "linear:100:2.5", "--forward", "0.5", "--policy", policy)
-            self.assertEqual(list(plan), ["time_ms", "planning_ms", "buckets"])
+            self.assertEqual(list(plan), ["time_ms", "backward_ms", "timeline_ms", "planning_ms", "buckets"])
             is_late = policy in ["auto", "usbyte", "bytescheduler"]
             now, end, slices = 0, 1.5 * ready[-1], []
             for bucket in plan["buckets"]:

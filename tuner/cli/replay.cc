@@ -39,6 +39,8 @@ struct Replayed {
   bool numbered() const { return !timeline_us; }  // options have published numbers
 
   const core::GradientTable& table() const { return trace.table; }
+  // The time of the last ready gradient.
+  double backward_us() const { return table().tensors.empty() ? 0 : table().tensors.back().ready_us; }
   size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
   bool is_whole(const core::Slice& slice) const {
     return slice.length == table().tensors[static_cast<size_t>(slice.tensor)].numel;
@@ -69,6 +71,8 @@ nlohmann::ordered_json sent_buckets(const core::Strategy& strategy) {
 std::string as_json(const Replayed& replayed, const ReplayOptions& options) {
   nlohmann::ordered_json json;
   json["time_ms"] = replayed.planned.end_us * 1e-3;
+  json["backward_ms"] = replayed.backward_us() * 1e-3;
+  if (replayed.timeline_us) json["timeline_ms"] = *replayed.timeline_us * 1e-3;
   json["planning_ms"] = replayed.planning_ms;
   if (options.forward) {
     json["buckets"] = sent_buckets(replayed.planned.strategy);
@@ -94,9 +98,9 @@ std::string as_json(const Replayed& replayed, const ReplayOptions& options) {
 std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
   const auto& tensors = replayed.table().tensors;
   const core::Strategy& strategy = replayed.planned.strategy;
-  std::string text = fmt::format(
-      "{}: {} tensors, {:.1f} M elements, last gradient ready after {:.2f} ms\n", replayed.trace.model, tensors.size(),
-      static_cast<double>(replayed.table().numel()) * 1e-6, tensors.empty() ? 0 : tensors.back().ready_us * 1e-3);
+  std::string text =
+      fmt::format("{}: {} tensors, {:.1f} M elements, last gradient ready after {:.2f} ms\n", replayed.trace.model,
+                  tensors.size(), static_cast<double>(replayed.table().numel()) * 1e-6, replayed.backward_us() * 1e-3);
   text += fmt::format("policy {}: {:.2f} ms in {} buckets", options.policy, replayed.planned.end_us * 1e-3,
                       strategy.buckets.size());
   if (options.forward) text += fmt::format(", to the end of the next forward pass");
