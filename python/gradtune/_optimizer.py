@@ -31,7 +31,11 @@ class Methods:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only accumulate. Use it around all but the last of several passes before a step."""
+        """Backward passes inside only accumulate. Use it around all but the last of several passes before a step.
+
+        Raises:
+            Error: The optimizer was closed.
+        """
         session = self._gradtune.session
         ddp = self._gradtune.ddp
         if ddp is not None:
@@ -74,7 +78,11 @@ class Methods:
         self._gradtune.write_every = every
 
     def export_strategy(self, path: PathLike) -> None:
-        """Writes the committed strategy with its evidence (JSON), for wrap(strategy=...). Only rank 0 writes."""
+        """Writes the committed strategy with its evidence (JSON), for wrap(strategy=...). Only rank 0 writes.
+
+        Raises:
+            Error: The file cannot be written ("io"), or no step is done yet ("invalid").
+        """
         self._gradtune.session.export_strategy(os.fspath(path))
 
     def save_checkpoint(self, folder: PathLike) -> None:
@@ -82,6 +90,9 @@ class Methods:
 
         All ranks must call it, outside of backward. Save model and optimizer beside it as usual. If it cannot be
         written, all ranks raise Error "io", and the older checkpoint in the folder stays.
+
+        Raises:
+            Error: On all ranks, if one rank cannot write ("io") or does not call it in time ("timeout").
         """
         self._gradtune.session.save_checkpoint(os.fspath(folder))
 
@@ -89,6 +100,9 @@ class Methods:
         """Loads a checkpoint; all ranks must call it, after wrap().
 
         Files of another model, truncated files and changed files are refused before anything is changed.
+
+        Raises:
+            Error: The files are of another model ("mismatch"), damaged ("corrupt") or missing ("io").
         """
         self._gradtune.session.load_checkpoint(os.fspath(folder))
 
@@ -129,6 +143,9 @@ class Methods:
 
         All ranks must call it, outside of backward passes, before the first backward pass of the new parameters. Rank
         0's values are copied to all ranks, as in wrap(). It also drops frozen parameters, which cost time until then.
+
+        Raises:
+            Error: As in wrap(), or because the model is a DistributedDataParallel.
         """
         self._gradtune.refresh()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STAGES = ("observe", "partition", "race", "confirm", "watch", "audit", "imported", "follow")
+"""All stages of tuning; ranks but 0 follow."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,17 @@ class Progress:
     stage: str
     """observe, partition, race, confirm, watch, audit or imported; "follow" on ranks but 0."""
     strategy: str
-    """In force, for people."""
+    """Label of the strategy in force, for people."""
     nonfinite_steps: int
     """Steps in which some rank met a NaN or Inf."""
     step_ms: float
+    """The whole step, in ms."""
     encode_ms: float
+    """Compressing, in ms on the thread that runs backward."""
     decode_ms: float
+    """Decompressing, in ms on that thread."""
     wait_ms: float
-    """Of encode, decode and wait: on the thread that runs backward."""
+    """Waiting for communication, in ms on that thread."""
     bytes: int
     """Sent for gradients in the last step, by the busiest link in one direction."""
 
@@ -37,20 +41,25 @@ class Result:
     """The result of tuning, the same on all ranks. Times in ms, maximum over ranks; gain = 1 - committed / baseline."""
 
     decided: bool
+    """True after the first decision."""
     committed: bool
+    """True if a strategy is committed; otherwise the baseline runs, or a strategy on trial."""
     baseline_ms: float
+    """A step of the baseline in ms; 0 before the first decision."""
     committed_ms: float | None
+    """A step of the committed strategy in ms; None without one."""
     predicted_ms: float | None
-    """Of what was committed, where the policy has a model."""
+    """The same as the policy's model predicted it; None without a model."""
     gain: float
+    """A share of the baseline's time: 0.2 is 20 %."""
     gain_low: float
+    """The lower bound, which decided: above 0 if a strategy is committed, and too high with a probability of 4 %."""
     gain_high: float
-    """The lower bound decided: above 0 where a strategy is committed, and too high with a probability of 4 %. The upper
-    one is too low with a probability of 2.5 %."""
+    """The upper bound, which is too low with a probability of 2.5 %."""
     steps: int
-    """Of tuning, audits and further tunings included."""
+    """Steps of tuning, audits and further tunings included."""
     cost_ms: float
-    """Sum of max(0, step - baseline) in these."""
+    """Sum of max(0, step - baseline) in these steps, in ms."""
     cost_share: float
     """The same as a share of 2,000 steps of the baseline."""
     first_commit: int | None
@@ -62,6 +71,7 @@ class Result:
     description: str
     """Its buckets, for people."""
     fidelity: str
+    """exact, half or lossy."""
 
     def __str__(self) -> str:
         """The decision and its reasons, in a few lines."""
@@ -77,9 +87,11 @@ class Scalar:
     """A number for loggers, with the name gradtune/<name>."""
 
     name: str
+    """Without the prefix gradtune/."""
     unit: str
     """ms, B (bytes), share (0.2 is 20 %) or empty for counts."""
     meaning: str
+    """For people."""
 
 
 SCALARS = (

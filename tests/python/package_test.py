@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shutil
 import subprocess
@@ -77,6 +78,16 @@ class Package(unittest.TestCase):
         self.assertIn("program.py:5: error:", ran.stdout)
         self.assertIn("program.py:6: error:", ran.stdout)
         self.assertNotIn("program.py:3: error:", ran.stdout)
+
+    def test_all_fields_of_results_say_what_they_are(self) -> None:
+        tree = ast.parse((self.installed() / "_results.py").read_text())
+        for each in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+            for field, after in zip(each.body, [*each.body[1:], None]):
+                if isinstance(field, ast.AnnAssign):
+                    self.assertTrue(
+                        isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant),
+                        f"{each.name}: {ast.unparse(field)} has no docstring",
+                    )
 
     def test_another_torch_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
