@@ -124,6 +124,12 @@ class Replay(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         for arguments, code, said in [
+            (["replay", self.trace, "--machines", "1048576", "--gpus-per-machine", "2"], 2, "are too many ranks; allowed are 1048576"),
+            (["replay", self.trace, "--machines", "1.5"], 2, "\"1.5\" is not allowed; allowed is a whole number from 1 to 1048576"),
+            (["replay", self.trace, "--cost", ""], 2, "--cost: the name is empty"),
+            (["replay", self.trace, "--cost", "linear:1:1", "--fidelity", "half"], 2, "--fidelity needs --cost FILE"),
+            (["replay", self.trace, "--cost", "linear:1:1", "--compressor", "dgc"], 2, "--compressor is for the published model"),
+            (["replay", self.trace, "--cost", "linear:1:1", "--two-level"], 2, "--two-level is for the published model"),
             (["replay", self.trace, "--policy", "best"], 1, "known are auto, espresso, mergecomp, wfbp, mgwfbp, bytescheduler, usbyte, baseline, exhaustive"),
             (["replay", self.trace, "--compressor", "zip"], 1, "known are randomk, dgc, efsignsgd, onebit"),
             (["replay", self.trace.with_name("none.json")], 1, "none.json"),
@@ -133,7 +139,7 @@ class Replay(unittest.TestCase):
             (["replay", self.trace, "--forward", "-1"], 2, "--forward: \"-1\" is not allowed; allowed is a number from 0"),
             (["replay", self.trace, "--cost", "linear:nan:1"], 1, "linear:nan:1 is not linear:A_US:B_NS"),
             (["replay", self.trace, "--cost", "linear:1:inf"], 1, "linear:1:inf is not linear:A_US:B_NS"),
-            (["replay", self.trace, "--machines", "100000000"], 2, "not in range 1 to"),
+            (["replay", self.trace, "--machines", "100000000"], 2, "allowed is a whole number from 1 to"),
             (["replay", self.trace, "--policy", "mergcomp"], 1, "did you mean \"mergecomp\"?"),
             (["replay", self.trace, "--intra", "pci"], 1, "did you mean \"pcie\"?"),
             (["replay", self.trace, "--fidelity", "lossi"], 2, "did you mean \"lossy\"?"),

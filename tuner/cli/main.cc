@@ -8,6 +8,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -61,6 +63,17 @@ CLI::Validator number_within(double least, double most) {
   return {check, range};
 }
 
+CLI::Validator whole_number_within(int least, int most) {
+  const std::string range = fmt::format("from {} to {}", least, most);
+  const auto check = [=](const std::string& text) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_good = error == std::errc() && end == text.data() + text.size() && number >= least && number <= most;
+    return is_good ? std::string() : fmt::format("\"{}\" is not allowed; allowed is a whole number {}", text, range);
+  };
+  return {check, range};
+}
+
 CLI::Validator file_name() {
   return {[](const std::string& text) {
             return std::string(text.empty() ? "the name is empty; allowed is the name of a file" : "");
@@ -74,6 +87,30 @@ CLI::Validator fidelity_name() {
             return fidelity ? std::string() : fidelity.error().message;
           },
           ""};
+}
+
+// An option of one cost model has no meaning under another.
+std::optional<std::string> misplaced(const CLI::App& replay, const gradtune::tuner::ReplayOptions& options) {
+  const bool is_published = options.cost == "published", is_linear = options.cost.starts_with("linear:");
+  const auto is_given = [&](const char* name) { return !replay.get_option(name)->empty(); };
+  for (const char* name : {"--fidelity", "--world-size", "--chrome"}) {
+    const bool is_for_linear = std::string_view(name) == "--chrome";
+    if (is_given(name) && (is_published || (is_linear && !is_for_linear)))
+      return fmt::format("{} needs --cost FILE", name);
+  }
+  for (const char* name : {"--compressor", "--intra", "--machines", "--gpus-per-machine", "--two-level"}) {
+    if (is_given(name) && !is_published)
+      return fmt::format("{} is for the published model, which needs no --cost", name);
+  }
+  if (int64_t{options.published.machines} * options.published.gpus_per_machine > kMostRanks) {
+    return fmt::format("--machines {} of --gpus-per-machine {} are too many ranks; allowed are {}",
+                       options.published.machines, options.published.gpus_per_machine, kMostRanks);
+  }
+  if (options.ranks.local_size > 0 && options.ranks.size % options.ranks.local_size != 0) {
+    return fmt::format("--ranks-per-node {} does not divide --world-size {}", options.ranks.local_size,
+                       options.ranks.size);
+  }
+  return {};
 }
 
 std::vector<std::string_view> views(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
@@ -122,33 +159,34 @@ int run(int argc, char** argv) {
       ->required()
       ->check(file_name());
   replay->add_option("--policy", options.policy, "Who plans (default auto):" + planner_names());
-  replay->add_option(
-      "--cost", options.cost,
-      "published (default, of Espresso's simulator); linear:A_US:B_NS, where a message of x elements takes "
-      "A us + B x ns on one channel and nothing is compressed; or a cost file (JSON)");
+  replay
+      ->add_option(
+          "--cost", options.cost,
+          "published (default, of Espresso's simulator); linear:A_US:B_NS, where a message of x elements takes "
+          "A us + B x ns on one channel and nothing is compressed; or a cost file (JSON)")
+      ->check(file_name());
   replay->add_option("--compressor", options.published.compressor,
                      "Of the published model: randomk (default), dgc, efsignsgd, onebit");
   replay->add_option("--intra", options.published.intra, "Its link inside a machine: pcie (default), nvl");
-  replay->add_option("--machines", options.published.machines, "default 8")->check(CLI::Range(1, kMostRanks));
+  replay->add_option("--machines", options.published.machines, "default 8")->check(whole_number_within(1, kMostRanks));
   replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(whole_number_within(1, kMostRanks));
   replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
   replay
       ->add_option("--forward", options.forward,
                    "The step goes on into the next forward pass: for each tensor this share of its time in backward")
       ->check(number_within(0, 1e3));
-  CLI::Option* allowed = replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
-                             ->check(fidelity_name());
+  replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
+      ->check(fidelity_name());
   CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")
-                           ->check(CLI::Range(1, kMostRanks));
+                           ->check(whole_number_within(1, kMostRanks));
   replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
-      ->check(CLI::Range(0, kMostRanks))
+      ->check(whole_number_within(0, kMostRanks))
       ->needs(ranks);
-  CLI::Option* chrome =
-      replay
-          ->add_option("--chrome", options.chrome,
-                       "With a cost file: also write the predicted step here, for about:tracing or Perfetto")
-          ->check(file_name());
+  replay
+      ->add_option("--chrome", options.chrome,
+                   "With a cost file: also write the predicted step here, for about:tracing or Perfetto")
+      ->check(file_name());
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
   std::string journal, output;
@@ -183,15 +221,7 @@ int run(int argc, char** argv) {
     return end_parsing(app, error, argv[1]);
   }
   options.fidelity = gradtune::core::parse_fidelity(fidelity).value();
-  for (const CLI::Option* option : {allowed, ranks, chrome}) {
-    if (option->empty() || options.cost != "published") continue;
-    return refuse(option->get_name() + " needs --cost FILE", kMisused);
-  }
-  if (options.ranks.local_size > 0 && options.ranks.size % options.ranks.local_size != 0) {
-    return refuse(fmt::format("--ranks-per-node {} does not divide --world-size {}", options.ranks.local_size,
-                              options.ranks.size),
-                  kMisused);
-  }
+  if (const auto why = misplaced(*replay, options)) return refuse(*why, kMisused);
   const auto text = replay->parsed()   ? gradtune::tuner::replay(options)
                     : report->parsed() ? gradtune::tuner::report(reported)
                     : cost->parsed()   ? gradtune::tuner::write_cost(journal, output)

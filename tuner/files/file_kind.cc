@@ -53,6 +53,13 @@ std::optional<FileKind> kind_of(std::string_view text) {
 }
 
 core::Error read_as(FileKind needed, std::string_view text, core::Error error) {
+  constexpr std::string_view kGzip = "\x1f\x8b";
+  if (text.empty()) {
+    return {error.code, fmt::format("the file is empty; {} is needed", name_of(needed))};
+  }
+  if (text.starts_with(kGzip)) {
+    return {error.code, fmt::format("the file is compressed by gzip; {} is needed", name_of(needed))};
+  }
   const auto kind = kind_of(text);
   if (!kind || *kind == needed) return error;
   for (const KindRow& row : kRows) {

@@ -17,7 +17,8 @@ enum class FileKind { journal, trace, cost, strategy, checkpoint };
 // Decides by the schema at its beginning, or for a published trace by its first key.
 std::optional<FileKind> kind_of(std::string_view text);
 
-// Explains why a text could not be read as that kind. If it is of another kind, this says more than `error`.
+// Explains why a text could not be read as that kind. If it is of another kind, empty or compressed, this says more
+// than `error`.
 core::Error read_as(FileKind needed, std::string_view text, core::Error error);
 
 }  // namespace gradtune::tuner

@@ -62,9 +62,13 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    const std::string_view what = error.what();
-    const size_t tag = what.find("] ");  // removes "[json.exception.parse_error.101] "
-    return refuse(fmt::format("not JSON at byte {}: {}", position, tag == what.npos ? what : what.substr(tag + 2)));
+    std::string_view what = error.what();
+    // Removes "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+    for (const std::string_view mark : {"] ", "column "}) {
+      if (const size_t at = what.find(mark); at != what.npos) what.remove_prefix(at + mark.size());
+    }
+    if (const size_t at = what.find_first_not_of("0123456789"); at > 0 && at != what.npos) what.remove_prefix(at + 2);
+    return refuse(fmt::format("not JSON at byte {}: {}", position, what));
   }
 
  private:

@@ -23,6 +23,7 @@ namespace gradtune::tuner {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 core::GradientTable table() { return {{{.name = "w", .shape = {30}, .numel = 30, .ready_us = 2}}}; }
@@ -49,6 +50,14 @@ std::string error_as(FileKind kind, std::string_view text) {
     case FileKind::checkpoint: return message(parse_manifest(text));
   }
   return "unknown";
+}
+
+TEST(FileKind, EmptyAndCompressedFilesAreNamed) {
+  for (const auto& [kind, ignored] : files()) {
+    EXPECT_THAT(error_as(kind, ""), HasSubstr("the file is empty; a"));
+    EXPECT_THAT(error_as(kind, "\x1f\x8b\x08"), HasSubstr("the file is compressed by gzip; a"));
+    EXPECT_THAT(error_as(kind, "{\"schema\": "), Not(HasSubstr("line 1, column")));
+  }
 }
 
 TEST(FileKind, EveryKindIsKnownAndSaidWhereAnotherIsNeeded) {
