@@ -12,6 +12,7 @@ import datetime
 import json
 import math
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -29,9 +30,10 @@ from ._wrap import wrap
 LIMIT_S = 20  # of the probe, and of each wait for another rank
 _TRAINED_UNTIL_S = 15.0  # since the beginning of the probe; the rest of the time is for fitting and planning
 _FIRST_BYTES, _MOST_BYTES = 16 << 10, 4 << 20
-_CLEARLY_MS = 30.0  # a message that takes so much longer than an empty one is large enough
+# A message that takes so much longer than an empty one is large enough.
+_CLEARLY_MS, _CLEARLY = 30.0, 2.0
 _STEP_S = 0.25  # of the trained model in fp32
-_LEAST_PARAMETERS, _MOST_PARAMETERS = 50_000, 4_000_000
+_LEAST_PARAMETERS, _MOST_PARAMETERS = 10_000, 4_000_000
 _TENSORS = 64  # of the job whose steps are predicted
 
 _PREDICTED = (
@@ -56,21 +58,39 @@ def run(job: Job) -> list[str]:
     if job.trace is not None and os.environ.get("RANK") == "0":
         _run_program("replay", job.trace, "--json")  # a file that is no trace is an error at once
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+    began = time.monotonic()
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
-        began = time.monotonic()
         empty_ms, bytes_per_ms = _time_all_reduces()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            trained = _train(bytes_per_ms, folder / "journal.jsonl", began)
             lines = [
                 f"link: {dist.get_world_size()} ranks over Gloo, {empty_ms:.2f} ms for an empty all-reduce, "
-                f"{bytes_per_ms * 8 / 1e3:.0f} Mbit/s in one direction",
-                trained,
+                f"{bytes_per_ms * 8 / 1e3:.3g} Mbit/s in one direction"
             ]
-            lines += _predict(folder, job) if dist.get_rank() == 0 else []
+            try:
+                trained = _train(bytes_per_ms, folder / "journal.jsonl", began)
+            except Error:
+                if time.monotonic() - began < LIMIT_S - 1:
+                    raise
+                return [*lines, f"probe: it did not end within {LIMIT_S} s on this link, so nothing is predicted"]
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            dist.barrier()  # rank 0 has the store, which the sessions of all ranks need to their end
+            lines += [
+                f"probe: {trained.steps} steps of a model of {trained.parameters / 1e6:.2f} M parameters with gradtune, up to "
+                f"stage {trained.stage}",
+            ]
+            if dist.get_rank() == 0:
+                lines += _predict(folder, job, knows_compressors=trained.stage != "observe")
             return lines
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         dist.destroy_process_group()
+
+
+def _give_up(*_signal: Any) -> None:
+    raise Error(f"gradtune: the probe did not end within {LIMIT_S} s", "timeout")
 
 
 # --- all ranks -------------------------------------------------------------------------------------------------------
@@ -90,24 +110,31 @@ def _time_all_reduces() -> tuple[float, float]:
         data = torch.zeros(max(1, size // 4))
         dist.all_reduce(data)  # opens connections
         times = []
-        for _ in range(3):
+        for _ in range(2):
             began = time.monotonic()
             dist.all_reduce(data)
             times.append((time.monotonic() - began) * 1e3)
-        return _slowest(sorted(times)[1])
+        return _slowest(min(times))
 
     ranks = dist.get_world_size()
     empty_ms = usual_ms(4)
     size = _FIRST_BYTES
     while True:
         more_ms = max(usual_ms(size) - empty_ms, 1e-3)
-        if more_ms >= _CLEARLY_MS or size >= _MOST_BYTES:
+        if more_ms >= max(_CLEARLY_MS, _CLEARLY * empty_ms) or size >= _MOST_BYTES:
             return empty_ms, size * 2 * (ranks - 1) / ranks / more_ms
         size *= 4
 
 
-def _train(bytes_per_ms: float, journal: Path, began: float) -> str:
-    """Trains a classifier of about the size that takes _STEP_S to send; returns a line about it."""
+@dataclass(frozen=True)
+class _Trained:
+    parameters: int
+    steps: int
+    stage: str  # of tuning at the end
+
+
+def _train(bytes_per_ms: float, journal: Path, began: float) -> _Trained:
+    """Trains a classifier of about the size that takes _STEP_S to send."""
     ranks = dist.get_world_size()
     sent = bytes_per_ms * _STEP_S * 1e3 / (2 * (ranks - 1) / ranks)
     wanted = min(max(sent / 4, _LEAST_PARAMETERS), _MOST_PARAMETERS)
@@ -135,25 +162,29 @@ def _train(bytes_per_ms: float, journal: Path, began: float) -> str:
         steps += 1
     stage = optimizer.progress().stage
     optimizer.close()
-    size = sum(each.numel() for each in model.parameters())
-    return f"probe: {steps} steps of a model of {size / 1e6:.2f} M parameters with gradtune, up to stage {stage}"
+    return _Trained(sum(each.numel() for each in model.parameters()), steps, stage)
 
 
 # --- rank 0 ----------------------------------------------------------------------------------------------------------
 
 
-def _predict(folder: Path, job: Job) -> list[str]:
+def _predict(folder: Path, job: Job, knows_compressors: bool) -> list[str]:
     if program() is None:
         return ["predictions: none, as they need the program gradtune"]
     rates = _run_program("cost", folder / "journal.jsonl", "-o", folder / "cost.json")
-    _run_program("trace", folder / "journal.jsonl", "-o", folder / "observed.json")
-    uses = json.loads((folder / "observed.json").read_text()).get("uses", [])
+    uses = []
+    if knows_compressors:
+        _run_program("trace", folder / "journal.jsonl", "-o", folder / "observed.json")
+        uses = json.loads((folder / "observed.json").read_text()).get("uses", [])
     trace = job.trace
     if trace is None:
         trace = str(folder / "trace.json")
         Path(trace).write_text(json.dumps(_trace(job, uses)))
     lines = [f"predicted steps of {_named(job)}:"]
     for name, policy, fidelity in _PREDICTED:
+        if policy != "baseline" and not knows_compressors:
+            lines.append(f"  {name:<15} not known, as the link is too slow to try compressors within {LIMIT_S} s")
+            continue
         planned = json.loads(
             _run_program(
                 "replay", trace, "--cost", folder / "cost.json", "--policy", policy,
@@ -165,7 +196,7 @@ def _predict(folder: Path, job: Job) -> list[str]:
         lines.append(f"  {name:<15} {step_ms:10.1f} ms   {len(planned['buckets'])} buckets: {', '.join(codecs)}")
     lines.append("how sure: these are the rates behind it, with the error by which each misses its own samples")
     lines += [f"  {line}" for line in rates.splitlines()]
-    if job.trace is None:
+    if job.trace is None and uses:
         shares = ", ".join(f"{each['compressor']} {each['share']:.2f}" for each in uses)
         lines.append(f"  gradients of your model may compress to other shares than those of the probe: {shares}")
         lines.append("  larger matrices suit powersgd better; --trace takes the model and the shares from a recorded job")

@@ -109,7 +109,7 @@ class Doctor(unittest.TestCase):
         ms = predicted(ran.stdout)
         on_the_wire = 8.55e6 * 4 / 25e6 * 1e3
         self.assertGreater(ms["DDP fp32"], 0.8 * on_the_wire)
-        self.assertLess(ms["DDP fp32"], 1.4 * on_the_wire)  # a busy machine makes the link look slower
+        self.assertLess(ms["DDP fp32"], 1.6 * on_the_wire)  # a busy machine makes the link look slower
         self.assertLess(ms["DDP bf16"], 0.7 * ms["DDP fp32"])
         self.assertLessEqual(ms["gradtune half"], 1.05 * ms["DDP bf16"])
         self.assertLess(ms["gradtune lossy"], 0.6 * ms["gradtune half"])

@@ -145,6 +145,33 @@ class Loggers(unittest.TestCase):
     def test_a_commit_has_all_scalars_of_the_list(self) -> None:
         self.assertEqual(committed(), [0.4, 4, 900])
 
+    @unittest.skipUnless(has("lightning"), "lightning is not installed")
+    def test_a_logger_of_lightning(self) -> None:
+        from gradtune._writers import write_with
+        from lightning.pytorch.loggers import CSVLogger
+
+        with tempfile.TemporaryDirectory() as folder:
+            logger = CSVLogger(folder, name="", version="")
+            write_with(logger)({"gradtune/step_ms": 12.5}, 3)
+            logger.save()
+            (table,) = Path(folder).rglob("metrics.csv")
+            self.assertEqual(table.read_text().split(), ["gradtune/step_ms,step", "12.5,3"])
+
+    @unittest.skipUnless(has("accelerate") and has("tensorboard"), "accelerate or tensorboard is not installed")
+    def test_an_accelerator(self) -> None:
+        from accelerate import Accelerator
+        from gradtune._writers import write_with
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=folder)
+            accelerator.init_trackers("job")
+            write_with(accelerator)({"gradtune/step_ms": 12.5}, 3)
+            accelerator.end_training()
+            events = EventAccumulator(str(Path(folder) / "job"))
+            events.Reload()
+            self.assertEqual([(e.step, e.value) for e in events.Scalars("gradtune/step_ms")], [(3, 12.5)])
+
     def test_no_framework_is_imported(self) -> None:
         code = "import sys, gradtune; print([m for m in ('transformers', 'lightning', 'wandb') if m in sys.modules])"
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
