@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "engine/core/median.h"
@@ -47,6 +48,30 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
     forecast.biases_[kind] = core::median_in_place(logs);
   }
   return forecast;
+}
+
+StepTimePredictor StepTimePredictor::of(core::GradientTable table, core::TraitsTable known, CostTable cost) {
+  StepTimePredictor forecast;
+  forecast.table_ = std::move(table);
+  forecast.traits_ = known;
+  forecast.low_ = forecast.high_ = cost;
+  forecast.cost_.collectives.resize(cost.collectives.size());
+  forecast.cost_.codecs.resize(cost.codecs.size());
+  forecast.cost_.table = std::move(cost);
+  return forecast;
+}
+
+StepTimePredictor StepTimePredictor::elsewhere(const std::function<void(CostTable&)>& change,
+                                               double computation) const {
+  StepTimePredictor other = *this;
+  for (CostTable* cost : {&other.cost_.table, &other.low_, &other.high_}) change(*cost);
+  other.rest_ms_ *= computation;
+  other.table_.forward_us *= computation;
+  for (core::TensorInfo& tensor : other.table_.tensors) {
+    tensor.ready_us *= computation;
+    if (tensor.read_us > 0) tensor.read_us *= computation;
+  }
+  return other;
 }
 
 // Backward was observed while the baseline's collectives needed cores too. The timeline gives the slowdown, which is

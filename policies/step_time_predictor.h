@@ -7,6 +7,7 @@
 // reason.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,6 +30,14 @@ class StepTimePredictor {
   // An error if no collective over all ranks was timed yet.
   static core::Result<StepTimePredictor> make(const Knowledge& knowledge, std::span<const MeasuredStrategy> measured);
 
+  // A predictor for a table of costs that was not fitted here: of steps from the first ready gradient on, with the
+  // ready times as they are, and without an error.
+  static StepTimePredictor of(core::GradientTable table, core::TraitsTable known, CostTable cost);
+
+  // The same job under other costs, for example on another link. `change` gets the fitted rates, and those one
+  // standard error below and above. All computation takes `computation` times as long.
+  StepTimePredictor elsewhere(const std::function<void(CostTable&)>& change, double computation = 1) const;
+
   struct Step {
     double ms = 0;
     double error_ms = 0;  // half the difference between rates one standard error above and below
@@ -37,6 +46,8 @@ class StepTimePredictor {
   std::optional<Step> step(const core::Strategy& strategy) const;
 
   const FittedCost& cost() const { return cost_; }
+  // The gradients, with ready times as if backward had the cores for itself.
+  const core::GradientTable& table() const { return table_; }
 
  private:
   // The components of the strategy: the compressors, with their places, of buckets that are not negligible, and
@@ -51,7 +62,7 @@ class StepTimePredictor {
   double find_rest_ms(const Knowledge& knowledge) const;
   std::optional<double> uncorrected_ms(const core::Strategy& strategy) const;
 
-  core::GradientTable table_;  // with ready times as if backward had the cores for itself
+  core::GradientTable table_;
   core::TraitsTable traits_;
   FittedCost cost_;
   CostTable low_, high_;

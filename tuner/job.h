@@ -34,6 +34,9 @@ struct Job {
   std::optional<policies::Candidate> imported = {};
 };
 
+// The knowledge of the job for policies, before its first step.
+policies::Knowledge knowledge_of(const Job& job);
+
 // Makes a tuner with the baselines of the job. An unknown policy is an error that lists the known ones.
 core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job);
 

@@ -81,6 +81,32 @@ TEST(StepTimePredictor, KnowsForwardAndUpdatesWhereTheyWereMeasured) {
   }
 }
 
+TEST(StepTimePredictor, ElsewhereIsTheSameJobUnderOtherCosts) {
+  const TimelineJob job = ::gradtune::policies::job();
+  core::Rng rng(1);
+  const StepTimePredictor here = StepTimePredictor::make(job.observed(0, rng), {}).value();
+  const core::Strategy strategy = strategy_of(job, 5, core::plain_all_reduce());
+  const double ms = here.step(strategy)->ms;
+  const auto as_it_is = [](CostTable&) {};
+  EXPECT_EQ(here.elsewhere(as_it_is).step(strategy)->ms, ms);
+  const auto free = [](CostTable& cost) {
+    for (CollectiveRate& rate : cost.collectives) rate.message_us = rate.wait_us = rate.byte_us = 0;
+    cost.scale_us = cost.scale_element_us = 0;
+  };
+  const double computation_ms = here.elsewhere(free).step(strategy)->ms;
+  EXPECT_NEAR(computation_ms, job.rest_ms + job.knowledge.table.tensors.back().ready_us * 1e-3, 0.02 * ms);
+  EXPECT_NEAR(here.elsewhere(free, 3).step(strategy)->ms, 3 * computation_ms, 1e-6);
+  EXPECT_GT(here.elsewhere(as_it_is, 3).step(strategy)->ms, ms);
+}
+
+TEST(StepTimePredictor, OfACostTableIsItsTimeline) {
+  const TimelineJob job = ::gradtune::policies::job();
+  const auto of_truth = StepTimePredictor::of(job.knowledge.table, job.knowledge.traits, job.truth);
+  const core::Strategy strategy = strategy_of(job, 5, core::encoded_all_reduce({"bf16"}, Place::device));
+  EXPECT_NEAR(of_truth.step(strategy)->ms, job.step_ms(strategy) - job.rest_ms, 1e-9);
+  EXPECT_EQ(of_truth.step(strategy)->error_ms, 0);
+}
+
 TEST(StepTimePredictor, WhatNeverRanLooksCheapAndIsMarkedAsAPrior) {
   const TimelineJob job = ::gradtune::policies::job();
   core::Rng rng(1);

@@ -6,6 +6,7 @@ usage: gradtune_test.py PROGRAM
 """
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,7 @@ class Replay(unittest.TestCase):
             (["replay", self.trace, "--cost", "c", "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
             (["replay", self.trace, "--world-size", "8"], 2, "--world-size needs --cost FILE"),
             (["replay", self.trace, "--chrome", "step.json"], 2, "--chrome needs --cost FILE"),
-            (["plan"], 2, "subcommand \"plan\" is unknown; known are replay, trace, cost, report"),
+            (["plan"], 2, "subcommand \"plan\" is unknown; known are replay, trace, cost, report, what-if"),
             (["repot"], 2, "subcommand \"repot\" is unknown (did you mean \"report\"?)"),
             (["--verson"], 2, "option --verson is unknown (did you mean \"--version\"?)"),
             ([], 2, "a subcommand is needed"),
@@ -205,7 +206,7 @@ class Output(unittest.TestCase):
 
     def test_what_can_not_be_printed_is_a_failure(self):
         commands = [["--help"], ["--version"], ["replay", "--help"], ["report", JOURNAL], ["replay", self.trace],
-                    ["replay", self.trace, "--json"], ["report", JOURNAL, "-o", self.folder / "page.html"],
+                    ["what-if", JOURNAL], ["replay", self.trace, "--json"], ["report", JOURNAL, "-o", self.folder / "page.html"],
                     ["trace", JOURNAL, "-o", self.folder / "t.json"], ["cost", JOURNAL, "-o", self.folder / "c.json"]]
         for command in commands:
             call = [PROGRAM, *map(str, command)]
@@ -287,6 +288,83 @@ class Trace(unittest.TestCase):
             done = run("trace", JOURNAL, "-o", Path(folder) / "no" / "trace.json")
             self.assertEqual(done.returncode, 1)
             self.assertIn("no/trace.json", done.stderr)
+
+
+class WhatIf(unittest.TestCase):
+    def ask(self, journal, *arguments):
+        done = run("what-if", journal, "--json", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def test_a_sweep_has_a_row_for_each_combination(self):
+        answer = self.ask(JOURNAL, "--world-size", "2,64,4096", "--ranks-per-node", "2", "--rate", "1gbit,25gbit",
+                          "--delay", "50us")
+        self.assertEqual(list(answer), ["recorded", "strategies", "guessed", "settings"])
+        self.assertEqual(answer["recorded"]["world_size"], 2)
+        settings = answer["settings"]
+        self.assertEqual([(row["world_size"], row["rate_mbit"], row["delay_us"]) for row in settings],
+                         [(size, rate, 50) for size in (2, 64, 4096) for rate in (1000, 25000)])
+        for row in settings:
+            self.assertLessEqual(row["auto_ms"], row["baseline_ms"])
+            self.assertGreater(row["auto_error_ms"], 0)
+        text = run("what-if", JOURNAL, "--world-size=2,64", "--world-size", "512").stdout
+        self.assertIn("In these 3 settings", text)
+        self.assertEqual(len(text.split("\n\n")[1].splitlines()), 1 + 3, text)
+
+    def test_one_setting_is_answered_in_a_sentence(self):
+        text = run("what-if", JOURNAL, "--world-size", "64", "--ranks-per-node", "8", "--rate", "25gbit", "--delay", "50us").stdout
+        self.assertRegex(text, r"^On 64 ranks, 8 on each node, at 25 Gbit/s with a delay of 50 us, a step is expected to take "
+                               r"[\d.]+ ms with the baseline, .* and [\d.]+ ms with the strategy that policy auto would choose")
+        self.assertIn("the 4 strategies that this job ran", text)
+        self.assertIn("The job ran on 2 ranks at", text)
+        self.assertIn("never timed messages between ranks of one node", text)
+
+    def test_what_was_never_timed_is_called_a_guess(self):
+        answer = self.ask(JOURNAL, "--fidelity", "lossy")
+        self.assertEqual(answer["guessed"], ["int8:256", "int3packed:256", "powersgd:16"])
+        self.assertIn("their speed is a guess", run("what-if", JOURNAL, "--fidelity", "lossy").stdout)
+        self.assertEqual(self.ask(JOURNAL)["guessed"], [])
+
+    def test_it_agrees_with_replay(self):
+        """Replay has a step's time without the computation before the first gradient, and fits without the link's probe."""
+        with tempfile.TemporaryDirectory() as folder:
+            trace, cost = Path(folder) / "trace.json", Path(folder) / "cost.json"
+            for name in ["half_1gbit", "lossy_200mbit"]:
+                journal = JOURNAL.with_name(f"{name}.jsonl")
+                self.assertEqual(run("trace", journal, "-o", trace).returncode, 0)
+                self.assertEqual(run("cost", journal, "-o", cost).returncode, 0)
+                asked, replayed = {}, {}
+                for fidelity in ["exact", "half"]:
+                    asked[fidelity] = self.ask(journal, "--fidelity", fidelity)["settings"][0]["baseline_ms"]
+                    text = run("replay", trace, "--cost", cost, "--policy", "baseline", "--fidelity", fidelity).stdout
+                    replayed[fidelity] = float(re.search(r"by the executor's rules, .*: ([\d.]+) ms", text).group(1))
+                expected = replayed["exact"] - replayed["half"]
+                self.assertAlmostEqual(asked["exact"] - asked["half"], expected, delta=0.05 * expected)
+
+    def test_what_is_wrong_is_named(self):
+        for arguments, code, said in [
+            (["--world-size", "1"], 2, "--world-size: Value 1 not in range 2 to 4096"),
+            (["--world-size", "8,5000"], 2, "--world-size: Value 5000 not in range 2 to 4096"),
+            (["--world-size", "many"], 2, "--world-size: Value many not in range 2 to 4096"),
+            (["--ranks-per-node", "0"], 2, "--ranks-per-node: Value 0 not in range 1 to 4096"),
+            (["--world-size", "10", "--ranks-per-node", "4"], 1, "--ranks-per-node 4 does not divide --world-size 10"),
+            (["--rate", "25"], 2, "--rate: \"25\" is no rate; allowed is a number with its unit"),
+            (["--rate", "1gbit,fast"], 2, "--rate: \"fast\" is no rate"),
+            (["--delay", "-1us"], 2, "--delay: \"-1us\" is no delay; allowed is a number with its unit"),
+            (["--fidelity", "losy"], 2, "did you mean \"lossy\"?"),
+            (["--ranks", "8"], 2, "option --ranks is unknown"),
+            (["--rate", ",".join(["1gbit"] * 300)], 1, "make 300 combinations; 256 are allowed"),
+        ]:
+            done = run("what-if", JOURNAL, *arguments)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), arguments)
+            self.assertIn(said, done.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            early = Path(folder) / "early.jsonl"
+            early.write_text("".join(JOURNAL.read_text(encoding="utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
+            done = run("what-if", early)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("early.jsonl: it has no timings", done.stderr)
+            self.assertIn("none.jsonl", run("what-if", Path(folder) / "none.jsonl").stderr)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -23,6 +25,7 @@
 #include "tuner/cli/replay.h"
 #include "tuner/cli/report.h"
 #include "tuner/cli/trace.h"
+#include "tuner/cli/what_if.h"
 #include "tuner/files/printable.h"
 
 namespace {
@@ -113,6 +116,16 @@ std::optional<std::string> misplaced(const CLI::App& replay, const gradtune::tun
   return {};
 }
 
+// Text that the function can parse.
+template <typename Value>
+CLI::Validator parsed_by(gradtune::core::Result<Value> (*parse)(const std::string&)) {
+  return {[parse](const std::string& text) {
+            const auto value = parse(text);
+            return value ? std::string() : value.error().message;
+          },
+          ""};
+}
+
 std::vector<std::string_view> views(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
 
 // Names unknown words of the command line, and the known ones that were probably meant.
@@ -146,25 +159,14 @@ int end_parsing(const CLI::App& app, const CLI::ParseError& error, const char* f
   return kMisused;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
-  app.name("gradtune");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", "gradtune " + std::string(gradtune::core::version()));
+// A subcommand. `misuse` says what is wrong with its options together; empty: nothing.
+struct Command {
+  CLI::App* app;
+  std::function<gradtune::core::Result<std::string>()> run;
+  std::function<std::string()> misuse = [] { return std::string(); };
+};
 
-  gradtune::tuner::ReplayOptions options;
-  std::string fidelity = "lossy";
-  CLI::App* replay = app.add_subcommand("replay", "Plan for a recorded job under a cost model, and replay the plan");
-  replay->add_option("trace", options.trace, "Trace file (JSON): tensors in backward order with ready times")
-      ->required()
-      ->check(file_name());
-  replay->add_option("--policy", options.policy, "Who plans (default auto):" + planner_names());
-  replay
-      ->add_option(
-          "--cost", options.cost,
-          "published (default, of Espresso's simulator); linear:A_US:B_NS, where a message of x elements takes "
-          "A us + B x ns on one channel and nothing is compressed; or a cost file (JSON)")
-      ->check(file_name());
+void add_published_model(CLI::App* replay, gradtune::tuner::ReplayOptions& options) {
   replay->add_option("--compressor", options.published.compressor,
                      "Of the published model: randomk (default), dgc, efsignsgd, onebit");
   replay->add_option("--intra", options.published.intra, "Its link inside a machine: pcie (default), nvl");
@@ -172,45 +174,121 @@ int run(int argc, char** argv) {
   replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8")
       ->check(whole_number_within(1, kMostRanks));
   replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
+}
+
+Command add_replay(CLI::App& app) {
+  struct Options : gradtune::tuner::ReplayOptions {
+    std::string fidelity_name = "lossy";
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* replay = app.add_subcommand("replay", "Plan for a recorded job under a cost model, and replay the plan");
+  replay->add_option("trace", options->trace, "Trace file (JSON): tensors in backward order with ready times")
+      ->required()
+      ->check(file_name());
+  replay->add_option("--policy", options->policy, "Who plans (default auto):" + planner_names());
   replay
-      ->add_option("--forward", options.forward,
+      ->add_option(
+          "--cost", options->cost,
+          "published (default, of Espresso's simulator); linear:A_US:B_NS, where a message of x elements takes "
+          "A us + B x ns on one channel and nothing is compressed; or a cost file (JSON)")
+      ->check(file_name());
+  add_published_model(replay, *options);
+  replay
+      ->add_option("--forward", options->forward,
                    "The step goes on into the next forward pass: for each tensor this share of its time in backward")
       ->check(number_within(0, 1e3));
-  replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
+  replay->add_option("--fidelity", options->fidelity_name, "With a cost file: exact, half or lossy (default)")
       ->check(fidelity_name());
-  CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")
-                           ->check(whole_number_within(1, kMostRanks));
-  replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
+  CLI::Option* ranks =
+      replay->add_option("--world-size", options->ranks.size, "With a cost file: as many ranks instead")
+          ->check(whole_number_within(1, kMostRanks));
+  replay->add_option("--ranks-per-node", options->ranks.local_size, "... of which so many share a node")
       ->check(whole_number_within(0, kMostRanks))
       ->needs(ranks);
   replay
-      ->add_option("--chrome", options.chrome,
+      ->add_option("--chrome", options->chrome,
                    "With a cost file: also write the predicted step here, for about:tracing or Perfetto")
       ->check(file_name());
-  replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
+  replay->add_flag("--json", options->json, "Print one JSON object instead of a table");
+  const auto run = [options] {
+    options->fidelity = gradtune::core::parse_fidelity(options->fidelity_name).value();
+    return gradtune::tuner::replay(*options);
+  };
+  const auto misuse = [options, replay] { return misplaced(*replay, *options).value_or(""); };
+  return {replay, run, misuse};
+}
 
-  std::string journal, output;
-  CLI::App* trace = app.add_subcommand("trace", "Make a trace of a job from its journal");
-  CLI::App* cost = app.add_subcommand("cost", "Make a cost file of a job from its journal");
-  for (CLI::App* command : {trace, cost}) {
-    command->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")
-        ->required()
-        ->check(file_name());
-    command->add_option("-o,--output", output, "File to write")->required()->check(file_name());
-  }
+void add_journal(CLI::App* command, std::string& journal) {
+  command->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")->required()->check(file_name());
+}
 
-  gradtune::tuner::ReportOptions reported;
+// A subcommand that writes a file which it derives from a journal.
+Command add_maker(CLI::App& app, const char* name, const char* what,
+                  gradtune::core::Result<std::string> (*make)(const std::string&, const std::string&)) {
+  struct Options {
+    std::string journal, output;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* maker = app.add_subcommand(name, what);
+  add_journal(maker, options->journal);
+  maker->add_option("-o,--output", options->output, "File to write")->required()->check(file_name());
+  return {maker, [options, make] { return make(options->journal, options->output); }};
+}
+
+Command add_report(CLI::App& app) {
+  const auto options = std::make_shared<gradtune::tuner::ReportOptions>();
   CLI::App* report =
       app.add_subcommand("report", "Say what a job's journal tells: is it tuned, what was chosen, did it help");
-  report->add_option("journal", reported.journal, "Journal file, as GRADTUNE_JOURNAL names it")
-      ->required()
-      ->check(file_name());
+  add_journal(report, options->journal);
   report
-      ->add_option("--trace", reported.trace, "Trace with ready times, for a journal that ended before they were known")
+      ->add_option("--trace", options->trace, "Trace with ready times, for a journal that ended before they were known")
       ->check(file_name());
-  report->add_option("-o,--output", reported.output, "HTML page to write; without it the report is printed in short")
+  report->add_option("-o,--output", options->output, "HTML page to write; without it the report is printed in short")
       ->check(file_name());
+  return {report, [options] { return gradtune::tuner::report(*options); }};
+}
 
+Command add_what_if(CLI::App& app) {
+  struct Options : gradtune::tuner::WhatIfOptions {
+    std::string fidelity_name;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* what_if = app.add_subcommand(
+      "what-if", "Say how long a step of a recorded job would take on other links or numbers of ranks");
+  add_journal(what_if, options->journal);
+  const auto add_list = [&](const char* name, auto& values, const std::string& what) {
+    return what_if->add_option(name, values, what + "; several: a,b,c. Default: as recorded")->delimiter(',');
+  };
+  add_list("--world-size", options->world_sizes, "Number of ranks")
+      ->check(CLI::Range(2, gradtune::tuner::kMostWhatIfRanks));
+  what_if->add_option("--ranks-per-node", options->ranks_per_node, "So many of them share a node and its link")
+      ->check(CLI::Range(1, gradtune::tuner::kMostWhatIfRanks));
+  add_list("--rate", options->rates, "Rate of the link of a rank or node, such as 25gbit")
+      ->check(parsed_by(gradtune::tuner::parse_rate_mbit));
+  add_list("--delay", options->delays, "Delay of the link, one way, such as 50us")
+      ->check(parsed_by(gradtune::tuner::parse_delay_us));
+  what_if->add_option("--fidelity", options->fidelity_name, "exact, half or lossy. Default: as recorded")
+      ->check(fidelity_name());
+  what_if->add_flag("--json", options->json, "Print one JSON object instead of sentences and a table");
+  return {what_if, [options] {
+            if (!options->fidelity_name.empty())
+              options->fidelity = gradtune::core::parse_fidelity(options->fidelity_name).value();
+            return gradtune::tuner::what_if(*options);
+          }};
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
+  app.name("gradtune");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "gradtune " + std::string(gradtune::core::version()));
+  const Command commands[] = {
+      add_replay(app),
+      add_maker(app, "trace", "Make a trace of a job from its journal", gradtune::tuner::write_trace),
+      add_maker(app, "cost", "Make a cost file of a job from its journal", gradtune::tuner::write_cost),
+      add_report(app),
+      add_what_if(app),
+  };
   if (argc < 2) {
     std::fputs(app.help().c_str(), stderr);
     return refuse("a subcommand is needed", kMisused);
@@ -220,12 +298,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return end_parsing(app, error, argv[1]);
   }
-  options.fidelity = gradtune::core::parse_fidelity(fidelity).value();
-  if (const auto why = misplaced(*replay, options)) return refuse(*why, kMisused);
-  const auto text = replay->parsed()   ? gradtune::tuner::replay(options)
-                    : report->parsed() ? gradtune::tuner::report(reported)
-                    : cost->parsed()   ? gradtune::tuner::write_cost(journal, output)
-                                       : gradtune::tuner::write_trace(journal, output);
+  const Command& command = *std::ranges::find_if(commands, [](const Command& each) { return each.app->parsed(); });
+  if (const std::string misuse = command.misuse(); !misuse.empty()) return refuse(misuse, kMisused);
+  const auto text = command.run();
   return text ? print(text.value()) : refuse(text.error().message, kFailed);
 }
 

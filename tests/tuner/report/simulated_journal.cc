@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/compress/compressor.h"
+#include "policies/cost/cost_model.h"
 #include "policies/space/baseline.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/timeline_job.h"
@@ -56,6 +57,10 @@ SimulatedJournal run(const Job& job, const std::function<const TimelineJob&(int6
   const SimulatedJob* running = nullptr;
   int64_t step = 0;
   options.strategy_ms = [&](const core::Strategy& strategy) { return truth(step).step_ms(strategy); };
+  options.compute_ms = [&](int64_t, int) {
+    const TimelineJob& now = truth(step);
+    return now.rest_ms + (policies::ready_times_us(job.table).back() + job.table.forward_us) * 1e-3;
+  };
   int32_t slot = 0;  // slot of the step
   std::vector<std::vector<policies::TimedOp>> timed;
   options.ops = [&, rng = core::Rng(kSeed).fork("operations")](const core::Strategy& strategy) mutable {
@@ -112,6 +117,12 @@ SimulatedJournal reference_journal(int64_t steps, int64_t slow_from, int64_t ove
     return slow_from >= 0 && step >= slow_from ? slow : fast;
   };
   return run(job, truth, steps, over_at);
+}
+
+TimelineJob reference_truth(int ranks, double link_bytes_per_us) {
+  Job job = job_of(policies::testing::reference_table());
+  job.ranks.size = ranks;
+  return truth_of(job, link_bytes_per_us);
 }
 
 SimulatedJournal many_buckets_journal(int64_t steps, int budget_steps) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/policies/timeline_job.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::tuner {
@@ -22,6 +23,9 @@ struct SimulatedJournal {
 // (negative: never). In step `over_at` a bucket of the committed strategy exceeds its error budget (negative:
 // never).
 SimulatedJournal reference_journal(int64_t steps, int64_t slow_from = -1, int64_t over_at = -1);
+
+// The true times of that job elsewhere. In the journal it has four ranks, and links of 60 bytes a microsecond.
+policies::testing::TimelineJob reference_truth(int ranks, double link_bytes_per_us);
 
 // A job of 540 tensors with names that try to be markup. It starts from a strategy with a bucket for each tensor:
 // some compressed, some of these on host cores, the last ones due at the next forward pass. Without a budget the
