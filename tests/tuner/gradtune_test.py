@@ -155,7 +155,7 @@ class Replay(unittest.TestCase):
             (["replay", self.trace, "--cost", "c", "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
             (["replay", self.trace, "--world-size", "8"], 2, "--world-size needs --cost FILE"),
             (["replay", self.trace, "--chrome", "step.json"], 2, "--chrome needs --cost FILE"),
-            (["plan"], 2, "subcommand \"plan\" is unknown; known are replay, trace, cost, report, what-if"),
+            (["plan"], 2, "subcommand \"plan\" is unknown; known are replay, trace, cost, report, what-if, explain"),
             (["repot"], 2, "subcommand \"repot\" is unknown (did you mean \"report\"?)"),
             (["--verson"], 2, "option --verson is unknown (did you mean \"--version\"?)"),
             ([], 2, "a subcommand is needed"),
@@ -206,7 +206,7 @@ class Output(unittest.TestCase):
 
     def test_what_can_not_be_printed_is_a_failure(self):
         commands = [["--help"], ["--version"], ["replay", "--help"], ["report", JOURNAL], ["replay", self.trace],
-                    ["what-if", JOURNAL], ["replay", self.trace, "--json"], ["report", JOURNAL, "-o", self.folder / "page.html"],
+                    ["what-if", JOURNAL], ["explain", JOURNAL], ["replay", self.trace, "--json"], ["report", JOURNAL, "-o", self.folder / "page.html"],
                     ["trace", JOURNAL, "-o", self.folder / "t.json"], ["cost", JOURNAL, "-o", self.folder / "c.json"]]
         for command in commands:
             call = [PROGRAM, *map(str, command)]
@@ -365,6 +365,63 @@ class WhatIf(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn("early.jsonl: it has no timings", done.stderr)
             self.assertIn("none.jsonl", run("what-if", Path(folder) / "none.jsonl").stderr)
+
+
+class Explain(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.strategy, self.trace, self.cost = (self.folder / name for name in ["strategy.json", "trace.json", "cost.json"])
+        lines = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
+        self.plan = next(line["strategy"] for line in lines
+                         if line.get("kind") == "plan" and line["slot"] == 4)
+        self.strategy.write_text(json.dumps(self.plan), encoding="utf-8")
+        for command, output in [("trace", self.trace), ("cost", self.cost)]:
+            self.assertEqual(run(command, JOURNAL, "-o", output).returncode, 0)
+
+    def test_a_journal_is_explained_in_sentences_and_tables(self):
+        done = run("explain", JOURNAL)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        head, buckets, columns, ran = done.stdout.split("\n\n")
+        self.assertEqual(head.splitlines()[0], "bf16 all_reduce, 8 buckets")
+        self.assertEqual(len(head.splitlines()), 1 + 3)
+        self.assertEqual(len(buckets.splitlines()), 2 + 8)
+        self.assertIn("Takes:", columns)
+        self.assertEqual(len(ran.splitlines()), 1 + 4)
+        page = self.folder / "page.html"
+        self.assertEqual(run("report", JOURNAL, "-o", page).returncode, 0)
+        text = re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")).replace("&quot;", '"')
+        for sentence in head.splitlines()[1:]:
+            self.assertIn(sentence, text)
+
+    def test_a_strategy_is_explained_with_a_trace_and_a_cost_file(self):
+        done = run("explain", self.strategy, "--trace", self.trace, "--cost", self.cost)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("Gradients are sent in 8 groups (buckets)", done.stdout)
+        self.assertIn("From the first gradient on, a step is expected to take", done.stdout)
+        self.assertNotIn("strategies that ran", done.stdout)
+
+    def test_what_is_missing_or_wrong_is_named(self):
+        other = self.folder / "other.json"
+        other.write_text('{"model": "m", "tensors": [{"name": "a", "numel": 9, "ready_us": 1}]}', encoding="utf-8")
+        early = self.folder / "early.jsonl"
+        early.write_text("".join(JOURNAL.read_text(encoding="utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
+        for arguments, code, said in [
+            ([self.strategy], 1, "strategy.json: a strategy says how gradients are sent, and not how long that takes: --trace FILE and"),
+            ([self.strategy, "--trace", self.trace], 1, "--cost FILE are needed too"),
+            ([self.strategy, "--trace", other, "--cost", self.cost], 1, "strategy.json: "),
+            ([self.strategy, "--trace", self.cost, "--cost", self.cost], 1, "a trace is needed"),
+            ([self.strategy, "--trace", self.trace, "--cost", self.trace], 1, "a cost file is needed"),
+            ([JOURNAL, "--cost", self.cost], 1, "this is a journal, which has its own times"),
+            ([self.cost], 1, "this is a cost file, which \"gradtune replay --cost\" takes; a journal is needed"),
+            ([early], 1, "early.jsonl: "),
+            ([self.folder / "none"], 1, "none"),
+            ([], 2, "file is required"),
+        ]:
+            done = run("explain", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), arguments)
+            self.assertIn(said, done.stderr)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@
 #include "engine/core/version.h"
 #include "policies/planner.h"
 #include "tuner/cli/cost.h"
+#include "tuner/cli/explain.h"
 #include "tuner/cli/replay.h"
 #include "tuner/cli/report.h"
 #include "tuner/cli/trace.h"
@@ -277,6 +278,18 @@ Command add_what_if(CLI::App& app) {
           }};
 }
 
+Command add_explain(CLI::App& app) {
+  const auto options = std::make_shared<gradtune::tuner::ExplainOptions>();
+  CLI::App* explain =
+      app.add_subcommand("explain", "Say why gradients are sent as they are, what limits a step, and what would help");
+  explain->add_option("file", options->file, "Journal, or strategy file with --trace and --cost")
+      ->required()
+      ->check(file_name());
+  explain->add_option("--trace", options->trace, "For a strategy file: trace of its model")->check(file_name());
+  explain->add_option("--cost", options->cost, "For a strategy file: cost file")->check(file_name());
+  return {explain, [options] { return gradtune::tuner::explain(*options); }};
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
   app.name("gradtune");
@@ -288,6 +301,7 @@ int run(int argc, char** argv) {
       add_maker(app, "cost", "Make a cost file of a job from its journal", gradtune::tuner::write_cost),
       add_report(app),
       add_what_if(app),
+      add_explain(app),
   };
   if (argc < 2) {
     std::fputs(app.help().c_str(), stderr);

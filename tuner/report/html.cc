@@ -14,6 +14,7 @@
 #include "tuner/decision_words.h"
 #include "tuner/digits.h"
 #include "tuner/report/charts.h"
+#include "tuner/report/explanation_words.h"
 #include "tuner/report/markup.h"
 #include "tuner/report/page_style.h"
 #include "tuner/report/summary.h"
@@ -295,6 +296,16 @@ std::string picture_part(const Report& report) {
                     "placed so that its first operation begins with the predicted one.");
 }
 
+std::string why_part(const Report& report) {
+  if (!report.explanation) return note(fmt::format("Not known: {}.", name(report.why_unexplained, 600)));
+  std::string text;
+  for (const std::string& sentence : sentences(*report.explanation))
+    text += fmt::format("<p>{}</p>\n", name(sentence, 1000));
+  return text + note(
+                    "This is a forecast from the times of the job's own operations. The command gradtune explain has a "
+                    "table.");
+}
+
 std::string events_part(const Report& report) {
   if (report.events.empty()) return note("Nothing was decided.");
   std::string text;
@@ -398,6 +409,8 @@ std::string to_html(const Report& report, std::string_view source) {
                   "How gradients travel: tensors are merged and split into buckets, and each bucket has a program that "
                   "takes it from the gradient of this rank to the average of all ranks.",
                   buckets_part(report));
+  body += section("why", "Why so", "Why each bucket is sent as it is, what limits a step, and what would help most.",
+                  why_part(report));
   body += section("step", "One step",
                   "When operations ran in a step under what was chosen, and what the model makes of it.",
                   picture_part(report));

@@ -220,6 +220,7 @@ class Maker {
 
   void show_chosen() {
     const int32_t slot = slot_of(report_.strategies, report_.chosen.strategy);
+    report_.why_unexplained = "it has no strategy to explain";
     if (slot < 0 || report_.chosen.strategy.buckets.empty()) return;
     if (const core::Status fits = core::validate(report_.chosen.strategy, table_); !fits) {
       report_.lacks.push_back("The strategy does not fit the job's gradients: " + fits.error().message + ".");
@@ -230,6 +231,22 @@ class Maker {
       report_.picture = picture_of(journal_, slot, table_);
     } catch (const std::exception& error) {
       report_.lacks.push_back(std::string("No picture of a step: ") + error.what() + ".");
+    }
+    explain_chosen(slot);
+  }
+
+  void explain_chosen(int32_t slot) {
+    try {
+      JournalFile journal = journal_;
+      journal.job.table = table_;
+      auto explanation = explain(journal, slot);
+      if (explanation) {
+        report_.explanation = std::move(explanation).value();
+      } else {
+        report_.why_unexplained = explanation.error().message;
+      }
+    } catch (const std::exception& error) {
+      report_.why_unexplained = error.what();
     }
   }
 

@@ -16,6 +16,7 @@
 #include "engine/core/result.h"
 #include "tuner/files/journal_reader.h"
 #include "tuner/files/trace_file.h"
+#include "tuner/forecast/explanation.h"
 #include "tuner/report/buckets.h"
 #include "tuner/report/contests.h"
 #include "tuner/report/step_picture.h"
@@ -79,6 +80,10 @@ struct Report {
 
   std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
   StepPicture picture = {};             // of a step under the chosen strategy
+
+  // Why the chosen strategy is as it is, or else what is missing to say it.
+  std::optional<Explanation> explanation = {};
+  std::string why_unexplained = {};
 
   std::string label(int32_t slot) const;
 };
