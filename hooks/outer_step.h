@@ -16,7 +16,7 @@ namespace gradtune {
 class OuterStep {
  public:
   struct Rates {
-    double lr = 0.7, momentum = 0.3;
+    double lr = 0.8, momentum = 0.3;
   };
 
   // The parameters are the anchors at first. Anchors and momenta have the dtype of the parameters, but at least fp32.

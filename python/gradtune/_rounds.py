@@ -293,7 +293,7 @@ def rounds(
     least: int = 1,
     delay: int = 0,
     dense_steps: int = 80,
-    outer_lr: float = 0.7,
+    outer_lr: float = 0.8,
     outer_momentum: float = 0.3,
     keep_round: PathLike | None = None,
     **options: Unpack[Options],

@@ -38,7 +38,7 @@ void update(torch::nn::Sequential& model, torch::optim::Optimizer& inner, int ra
 class Expected {
  public:
   explicit Expected(int ranks)
-      : outer_(anchors_->parameters(), torch::optim::SGDOptions(0.7).momentum(0.3).nesterov(true)) {
+      : outer_(anchors_->parameters(), torch::optim::SGDOptions(0.8).momentum(0.3).nesterov(true)) {
     for (int r = 0; r < ranks; ++r) {
       models_.push_back(make_mlp(1));
       inner_.push_back(std::make_unique<torch::optim::AdamW>(make_inner(models_.back())));

@@ -45,7 +45,7 @@ class Expected:
         import torch
 
         self._anchors = copy.deepcopy(model)
-        self._outer = torch.optim.SGD(self._anchors.parameters(), 0.7, momentum=0.3, nesterov=True)
+        self._outer = torch.optim.SGD(self._anchors.parameters(), 0.8, momentum=0.3, nesterov=True)
         self._models = [copy.deepcopy(model) for _ in range(size)]
         self._inner = [torch.optim.AdamW(each.parameters(), 0.01) for each in self._models]
         for each in self._inner:

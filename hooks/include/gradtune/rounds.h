@@ -27,7 +27,7 @@ struct RoundOptions {
   // Synchronous steps before the first round, at least 1.
   int64_t dense_steps = 80;
   // The outer step: SGD with Nesterov momentum, whose gradient is the mean change of the parameters.
-  double outer_lr = 0.7, outer_momentum = 0.3;
+  double outer_lr = 0.8, outer_momentum = 0.3;
 };
 
 // An optimizer whose ranks exchange in rounds. Not copyable, not thread-safe.
