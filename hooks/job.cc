@@ -9,6 +9,7 @@
 
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
+#include "hooks/c10d/launcher.h"
 #include "hooks/device_kernels.h"
 #include "hooks/shared_state.h"
 #include "hooks/stream_device.h"
@@ -44,6 +45,30 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
   return longest.count() > 0 ? std::clamp(longest, kLeast, kMost) : kUnknown;
 }
 
+// The name of the group's backend for a type of device; empty if it has none.
+std::string backend_of(c10d::ProcessGroup& group, c10::DeviceType type) {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = group.getBackend(type);
+  } catch (const std::exception&) {
+    return {};
+  }
+  try {
+    return backend->getBackendName();
+  } catch (const std::exception&) {
+    return "without a name";
+  }
+}
+
+TransportFacts transport_facts(const Settings& settings, const Options& options, c10d::ProcessGroup& group,
+                               c10::DeviceType type) {
+  return {.option = settings.collectives,
+          .device = c10::DeviceTypeName(type, /*lower_case=*/true),
+          .backend = backend_of(group, type),
+          .has_make_group = options.make_group != nullptr,
+          .is_paced = environment_variable("GRADTUNE_PACING_MBIT").has_value()};
+}
+
 }  // namespace
 
 Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
@@ -75,16 +100,12 @@ Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& 
       if (core::Status can = stepper->can_be_split(/*has_closure=*/false); !can)
         no_overlap(error_of(core::Exception(can.error())).message);
     }
-    if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
+    const c10::Device where = device_of(model->parameters());
+    transport = choose_transport(transport_facts(settings, options, *group, where.type())).value();
+    if (!where.is_cpu()) {
       device = make_stream_device(where, make_kernels(trained, where, warnings), clock);
-      if (settings.nccl) {
-        collectives = std::make_unique<QueueStream>(*device, where);
-      }
+      if (transport.transport == Transport::nccl) collectives = std::make_unique<QueueStream>(*device, where);
       if (settings.forward_overlap) no_overlap("it is not for parameters on " + where.str());
-    } else if (settings.nccl) {
-      throw core::Exception({core::Error::Code::invalid,
-                             "option collectives is \"nccl\", which is for parameters on a CUDA device, and these are "
-                             "on the CPU; allowed is gloo"});
     }
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, arrival, device);
   } catch (const std::exception& caught) {

@@ -13,6 +13,7 @@
 #include "engine/exec/device.h"
 #include "gradtune/gradtune.h"
 #include "hooks/c10d/nccl_group.h"
+#include "hooks/c10d/transport.h"
 #include "hooks/gradients.h"
 #include "hooks/model.h"
 #include "hooks/options.h"
@@ -47,6 +48,7 @@ struct Job {
   Arrival arrival = Arrival::hooks;
   bool sums = false;
   std::shared_ptr<exec::Device> device;      // null if gradients are on the host
+  TransportChoice transport;                 // of gradients
   std::unique_ptr<QueueStream> collectives;  // the stream for NCCL; null if it is not used
   std::unique_ptr<Gradients> gradients;
   core::Status status;

@@ -110,12 +110,13 @@ Status take_timeout(const OptionValue& value, Settings& settings) {
 }
 
 Status take_collectives(const OptionValue& value, Settings& settings) {
-  constexpr std::string_view kNames[] = {"gloo", "nccl"};
+  constexpr std::string_view kNames[] = {"auto", "gloo", "nccl"};  // in the order of Collectives
   const auto& name = std::get<std::string>(value);
-  if (std::ranges::find(kNames, name) == std::end(kNames)) {
-    return not_allowed("allowed are gloo and nccl" + core::did_you_mean(name, kNames));
+  const auto* const found = std::ranges::find(kNames, name);
+  if (found == std::end(kNames)) {
+    return not_allowed("allowed are auto, gloo and nccl" + core::did_you_mean(name, kNames));
   }
-  settings.nccl = name == "nccl";
+  settings.collectives = static_cast<Collectives>(found - std::begin(kNames));
   return {};
 }
 
@@ -187,11 +188,12 @@ const OptionRow kTable[] = {
      .type = Real{&Options::timeout, 0.01, 1e6, " of seconds"},
      .take = take_timeout},
     {.name = "collectives",
-     .otherwise = "gloo",
-     .sentence = "Transport of gradients on a CUDA device: gloo, through the host, or nccl.",
+     .otherwise = "auto",
+     .sentence =
+         "Transport of gradients: auto (nccl if it is the process group's backend for their device, else gloo), "
+         "gloo (through the host) or nccl.",
      .type = Text{&Options::collectives},
-     .take = take_collectives,
-     .agreed = [](const Settings& of) { return std::string(of.nccl ? "nccl" : "gloo"); }},
+     .take = take_collectives},
     {.name = "journal",
      .otherwise = "none",
      .sentence = "File (JSON lines) to which rank 0 writes every step, measurement and decision.",

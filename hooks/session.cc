@@ -49,7 +49,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       peers_(
           group, options, settings().timeout_ms, *clock_, job_.status,
           job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); },
-          job_.collectives.get(),
+          Carrier{.choice = job_.transport, .stream = job_.collectives.get()},
           settings().quiet ? WaitingLine::Say() : [this](const std::string& line) { front_->say(line); }),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(job_, peers_),
@@ -124,8 +124,9 @@ void Session::set_up() {
     tuner::Job job = tuner_job(settings());
     job.ranks = peers_.groups().seat.ranks();
     job.machine = machine;
-    tuner::DriverOptions of_driver{
-        .job = job, .network = peers_.network(), .journal = settings().journal, .quiet = settings().quiet};
+    tuner::DriverOptions of_driver{.job = job, .network = peers_.network(), .transport = to_text(job_.transport)};
+    of_driver.journal = settings().journal;
+    of_driver.quiet = settings().quiet;
     driver_ = std::make_unique<tuner::Driver>(std::move(of_driver), *clock_, *front_);
     can_write = driver_->claim_journal();
   }

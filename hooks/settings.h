@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/compressor.h"
+#include "hooks/c10d/transport.h"
 
 namespace gradtune {
 
@@ -33,7 +34,7 @@ struct Settings {
   bool broadcast_buffers = true;
   std::vector<std::string> ignored;  // names of tensors that each rank keeps for itself
   bool forward_overlap = false;
-  bool nccl = false;  // NCCL carries gradients on a device
+  Collectives collectives = Collectives::automatic;
 };
 
 }  // namespace gradtune

@@ -67,11 +67,12 @@ bool is_reason(Decision::What what) {
 }  // namespace
 
 std::string start_line(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
-                       std::string_view policy) {
+                       std::string_view policy, std::string_view transport) {
   std::string names;
   for (const core::CompressorSpec& codec : codecs) names += (names.empty() ? "" : ", ") + core::to_string(codec);
-  return fmt::format("gradtune: fidelity {} ({}), compressors {}, policy {}", core::to_string(fidelity),
-                     meaning(fidelity), names.empty() ? "none" : names, policy);
+  return fmt::format("gradtune: fidelity {} ({}), compressors {}, policy {}{}{}", core::to_string(fidelity),
+                     meaning(fidelity), names.empty() ? "none" : names, policy,
+                     transport.empty() ? "" : ", gradients over ", transport);
 }
 
 std::string stage_line(Stage stage, int64_t step) { return fmt::format("gradtune: step {}: {}", step, doing(stage)); }
@@ -103,9 +104,9 @@ std::string final_line(const Standing& standing, Stage stage) {
 Progress::Progress(Write write, bool is_terminal, const core::Clock& clock)
     : write_(std::move(write)), is_terminal_(is_terminal), clock_(clock) {}
 
-void Progress::start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
-                     std::string_view policy) {
-  print(start_line(fidelity, codecs, policy));
+void Progress::start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy,
+                     std::string_view transport) {
+  print(start_line(fidelity, codecs, policy, transport));
 }
 
 void Progress::step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label) {

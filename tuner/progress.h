@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Prints the progress of rank 0 on standard error. One line at the start names the fidelity and the compressors in
-// force. A terminal gets a live line per stage, other outputs a plain line per stage. Each decision or finding gets
-// a line, and a last line says how the job stands.
+// force, and what carries gradients. A terminal gets a live line per stage, other outputs a plain line per stage. Each
+// decision or finding gets a line, and a last line says how the job stands.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@
 namespace gradtune::tuner {
 
 // The lines, without their line ends.
+// `transport`: what carries gradients; empty: not known.
 std::string start_line(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
-                       std::string_view policy);
+                       std::string_view policy, std::string_view transport);
 std::string stage_line(Stage stage, int64_t step);
 std::string live_line(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
 // The lines for the decisions and findings of one step, and the state of the job after it. The story is told if it
@@ -39,7 +40,8 @@ class Progress {
   // `write` shows text at once; `is_terminal` tells if a carriage return takes the cursor back.
   Progress(Write write, bool is_terminal, const core::Clock& clock);
 
-  void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
+  void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy,
+             std::string_view transport);
   void step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
   void decided(const std::vector<Decision>& decisions, const Standing& standing);
   void finish(const Standing& standing, Stage stage);

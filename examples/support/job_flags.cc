@@ -17,7 +17,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--seed", flags.seed, "of the model's initial values and the order of the data")
       ->capture_default_str();
   app.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--collectives", flags.collectives, "gloo, or nccl for gradients on CUDA devices");
+  app.add_option("--collectives", flags.collectives, "auto, gloo, or nccl for gradients on CUDA devices");
   app.add_option("--fidelity", flags.fidelity, "exact, half or lossy");
   app.add_option("--compressors", flags.compressors, "allow-list, such as topk:0.01")->delimiter(',');
   app.add_option("--policy", flags.policy, "auto, mergecomp, fixed or exhaustive");

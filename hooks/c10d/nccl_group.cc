@@ -31,7 +31,13 @@ std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
                                     .library = environment_variable("GRADTUNE_NCCL_LIBRARY").value_or("libnccl.so.2")},
                                    stream);
   if (made) return std::move(made.value());
-  throw core::Exception({made.error().code, "connecting the group \"" + prefix + "\" failed: " + made.error().message});
+  // A library that does not fit is the only fault of the caller.
+  const std::string hint = made.error().code == core::Error::Code::invalid
+                               ? "; variable GRADTUNE_NCCL_LIBRARY names another file, and option collectives \"gloo\" "
+                                 "needs none"
+                               : "";
+  throw core::Exception(
+      {made.error().code, "connecting the group \"" + prefix + "\" failed: " + made.error().message + hint});
 }
 
 }  // namespace gradtune

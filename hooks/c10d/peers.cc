@@ -65,12 +65,12 @@ void must(const core::Status& status, const std::string& what) {
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
              const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
-             std::function<core::Status()> interrupted, QueueStream* collectives, WaitingLine::Say say)
+             std::function<core::Status()> interrupted, const Carrier& carrier, WaitingLine::Say say)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
       interrupted_(std::move(interrupted)),
-      collectives_(collectives),
+      collectives_(carrier.stream),
       store_(own_store(group, timeout_ms)),
       roll_call_(store_, rank_, size_, timeout_ms, std::move(say)),
       watch_(store_, rank_, size_) {
@@ -87,19 +87,33 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
     if (core::Status go_on = interrupted_(); !go_on || alarm_before == nullptr) return go_on;
     return (*alarm_before)();
   };
-  if (auto texts = roll_call_.await_all("wrap", "here", wait_alarm); !texts) {
+  const auto transports = roll_call_.await_all("wrap", to_text(carrier.choice), wait_alarm);
+  if (!transports) {
     roll_call_.sign_off("failed in wrap");
-    const bool is_late = texts.error().code == core::Error::Code::timeout;
+    const core::Error& error = transports.error();
+    const bool is_late = error.code == core::Error::Code::timeout;
     throw core::Exception(
-        {texts.error().code,
-         texts.error().message + (is_late ? ", which is option timeout (" + limit_text() + ")" : std::string())});
+        {error.code, error.message + (is_late ? ", which is option timeout (" + limit_text() + ")" : std::string())});
   }
   try {
+    check_transports(transports.value());
     connect(options, clock);
   } catch (const std::exception& caught) {
     const core::Error error = error_of(caught);
     throw core::Exception({error.code, explain(error, /*step=*/0)});
   }
+}
+
+// Ranks with several transports would wait for each other's connections.
+void Peers::check_transports(const std::vector<std::string>& of_ranks) {
+  const auto name_of = [](const std::string& text) { return text.substr(0, text.find(' ')); };
+  const auto other =
+      std::ranges::find_if(of_ranks, [&](const std::string& text) { return name_of(text) != name_of(of_ranks[0]); });
+  if (other == of_ranks.end()) return;
+  throw core::Exception(
+      {core::Error::Code::mismatch, "what carries gradients differs between ranks: it is " + *other + " on rank " +
+                                        std::to_string(other - of_ranks.begin()) + " and " + of_ranks[0] +
+                                        " on rank 0; allowed is one for all, such as that of option collectives"});
 }
 
 void Peers::connect(const Options& options, const core::Clock& clock) {
@@ -145,12 +159,6 @@ std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const st
 std::unique_ptr<comm::Communicator> Peers::make_data(const Options& options, const std::string& name, int rank,
                                                      int size, int threads) {
   if (collectives_ == nullptr) return make(options, name, rank, size, threads);
-  if (options.make_group || link_) {
-    throw core::Exception(
-        {core::Error::Code::invalid, "option collectives is \"nccl\", and " +
-                                         std::string(link_ ? "GRADTUNE_PACING_MBIT paces" : "make_group makes") +
-                                         " other communicators; allowed is one of both"});
-  }
   return make_nccl_group(name, store_, rank, size, timeout_ms_, *collectives_);
 }
 

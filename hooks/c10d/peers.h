@@ -18,23 +18,27 @@
 #include "gradtune/gradtune.h"
 #include "hooks/c10d/nccl_group.h"
 #include "hooks/c10d/roll_call.h"
+#include "hooks/c10d/transport.h"
 #include "hooks/c10d/watch.h"
 #include "policies/cost/cost_table.h"
 
 namespace gradtune {
 
+// The carrier of gradients. All ranks must have the same transport.
+struct Carrier {
+  TransportChoice choice = {};
+  QueueStream* stream = nullptr;  // for NCCL, else null
+};
+
 class Peers {
  public:
   // `mine`: an error means that this rank cannot take part; it is sent to the other ranks and thrown.
   // `alarm_before`: the alarm of a wrap that this one ends, polled during waits; may be null. `interrupted`: polled
-  // on the waiting thread whenever this rank waits; an error ends the wait. `collectives`: the stream on which
-  // gradients go over NCCL; null: they go over Gloo. `say`: gets lines about the ranks that this one waits for in
-  // wrap; empty: no output.
-  Peers(
-      const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-      const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before = nullptr,
-      std::function<core::Status()> interrupted = [] { return core::Status(); }, QueueStream* collectives = nullptr,
-      WaitingLine::Say say = {});
+  // on the waiting thread whenever this rank waits; an error ends the wait. `say`: gets lines about the ranks that
+  // this one waits for in wrap; empty: no output.
+  Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
+        const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
+        std::function<core::Status()> interrupted, const Carrier& carrier, WaitingLine::Say say);
   ~Peers();
 
   int rank() const { return rank_; }
@@ -85,6 +89,7 @@ class Peers {
   core::Status run(const comm::Collective& collective);  // over the control communicator; ends when the alarm is raised
 
   void connect(const Options& options, const core::Clock& clock);
+  static void check_transports(const std::vector<std::string>& of_ranks);
   std::string limit_text() const;
   void tell_failure(const core::Error& error);
   // A communicator for gradients over `size` ranks, in which this one has number `rank`.

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 Fidelity = Literal["exact", "half", "lossy"]
 Policy = Literal["auto", "mergecomp", "fixed", "exhaustive"]
-Collectives = Literal["gloo", "nccl"]
+Collectives = Literal["auto", "gloo", "nccl"]
 PathLike = str | os.PathLike[str]
 Seconds = float | datetime.timedelta
 

@@ -185,7 +185,8 @@ def wrap(
         tuning_budget: Steps after which tuning ends; with 0 nothing is tuned, and the strategy of the file (or the
             baseline) is pinned. Default: 400.
         timeout: Seconds that one communication may take. Default: the process group's. A timedelta is allowed too.
-        collectives: Transport of gradients on a CUDA device: gloo, through the host, or nccl. Default: gloo.
+        collectives: Transport of gradients: auto (nccl if it is the process group's backend for their device, else
+            gloo), gloo (through the host) or nccl. Default: auto.
         journal: File (JSON lines) to which rank 0 writes every step, measurement and decision. Default: none.
         quiet: No progress on standard error. Default: false.
         broadcast_buffers: All ranks get rank 0's buffers, such as the running statistics of BatchNorm, after wrap() and

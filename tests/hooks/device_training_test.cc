@@ -26,6 +26,7 @@
 namespace gradtune::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 // copied: the device only copies, the host compresses.
 enum class Where : uint8_t { cpu, copied, kernels };
@@ -323,6 +324,69 @@ TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
   run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
 }
 
+// A process group that says that it has such a backend for the device; gradtune does not use it.
+class NamedBackend final : public c10d::Backend {
+ public:
+  NamedBackend(std::string name, const c10d::ProcessGroup& group)
+      : Backend(group.getRank(), group.getSize()), name_(std::move(name)) {}
+  const std::string getBackendName() const override { return name_; }
+
+ private:
+  const std::string name_;
+};
+
+c10::intrusive_ptr<c10d::ProcessGroup> make_group_with(const std::string& backend) {
+  auto group = make_group();
+  if (!backend.empty()) {
+    group->setBackend(fake_device().type(), c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::make_intrusive<NamedBackend>(backend, *group));
+  }
+  return group;
+}
+
+TEST(DeviceTraining, GradientsGoAsTheGroupsOnUnlessTheOptionNamesAnother) {
+  const struct {
+    const char *backend, *option, *transport;
+    bool is_on_device;
+  } table[] = {
+      {"", "auto", "gloo (the process group has no backend for fake)", false},
+      {"gloo", "auto", "gloo (the process group's backend for fake)", false},
+      {"nccl", "auto", "nccl (the process group's backend for fake)", true},
+      {"mpi", "auto",
+       "gloo (the process group's backend for fake is mpi, of which gradtune can not make groups of its own)", false},
+      {"nccl", "gloo", "gloo (option collectives)", false},
+      {"gloo", "nccl", "nccl (option collectives)", true},
+  };
+  const TempFolder folder;
+  const auto body = [&](const Rank& rank) {
+    fake_device();
+    const Parameters on_cpu = train(rank, make_group(), {.option = kDeviceOptions[5]});
+    for (size_t i = 0; i < std::size(table); ++i) {
+      const std::string journal = folder.path(std::to_string(i) + ".jsonl");
+      const DeviceJob job{.option = kDeviceOptions[5], .collectives = table[i].option, .journal = journal};
+      EXPECT_TRUE(same_bits(on_cpu, train(rank, make_group_with(table[i].backend), at(Where::kernels, job))));
+      if (rank.rank != 0) continue;
+      const auto read = tuner::read_journal(journal);
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read.value().transport, table[i].transport);
+      EXPECT_EQ(read.value().job.machine.on_device.collectives, table[i].is_on_device) << table[i].transport;
+    }
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
+}
+
+TEST(DeviceTraining, RanksWhoseGroupsCarryGradientsInOtherWaysAreRefused) {
+  const auto body = [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group_with(rank.rank == 0 ? "nccl" : "gloo");
+    EXPECT_THAT(message_of([&] { train(rank, group, at(Where::kernels, {.option = "all_reduce"})); }),
+                AllOf(HasSubstr("what carries gradients differs between ranks"),
+                      HasSubstr("it is gloo (the process group's backend for fake) on rank 1 and nccl (the process "
+                                "group's backend for fake) on rank 0")));
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
+}
+
 TEST(DeviceTraining, ATunedJobOverNcclKnowsItsLinks) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl");
@@ -346,8 +410,10 @@ TEST(DeviceTraining, ATunedJobOverNcclKnowsItsLinks) {
 TEST(DeviceTraining, WithoutTheLibraryOfNcclAllRanksSaySo) {
   const auto body = [](const Rank& rank) {
     const auto group = make_group();
-    EXPECT_THAT(message_of([&] { train(rank, group, at(Where::copied, {.collectives = "nccl"})); }),
-                HasSubstr("collectives of NCCL need the library libnccl_of_nobody.so, which can not be loaded"));
+    EXPECT_THAT(
+        message_of([&] { train(rank, group, at(Where::copied, {.collectives = "nccl"})); }),
+        AllOf(HasSubstr("collectives of NCCL need the library libnccl_of_nobody.so, which can not be loaded"),
+              HasSubstr("GRADTUNE_NCCL_LIBRARY names another file, and option collectives \"gloo\" needs none")));
   };
   run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", "libnccl_of_nobody.so"}}});
 }
@@ -358,7 +424,7 @@ TEST(DeviceTraining, NcclIsRefusedForParametersOnTheCpu) {
     EXPECT_THAT(
         message_of([&] { train(rank, group, {.collectives = "nccl"}); }),
         HasSubstr("option collectives is \"nccl\", which is for parameters on a CUDA device, and these are on the "
-                  "CPU; allowed is gloo"));
+                  "CPU; allowed are auto and gloo"));
   });
 }
 

@@ -51,7 +51,7 @@ TEST(Options, ErrorsSayWhichNameWasMeant) {
   EXPECT_THAT(error_of({.fidelity = "lossless"}), testing::Not(HasSubstr("did you mean")));
   EXPECT_THAT(error_of({.fidelity = "hlaf"}), HasSubstr("(did you mean \"half\"?)"));
   EXPECT_THAT(error_of({.policy = "mergcomp"}), HasSubstr("(did you mean \"mergecomp\"?)"));
-  EXPECT_THAT(error_of({.collectives = "ncl"}), HasSubstr("allowed are gloo and nccl (did you mean \"nccl\"?)"));
+  EXPECT_THAT(error_of({.collectives = "ncl"}), HasSubstr("allowed are auto, gloo and nccl (did you mean \"nccl\"?)"));
   EXPECT_THAT(error_of({.compressors = {{"topq:0.1"}}}), HasSubstr("(did you mean \"topk\"?)"));
   EXPECT_THAT(error_of({.compressors = {{"topk:0.1"}}}),
               HasSubstr("needs fidelity lossy, allowed is half; set option fidelity to lossy for it"));

@@ -32,13 +32,13 @@ Standing committed() {
 }
 
 TEST(ProgressLines, TheFirstNamesFidelityAndCompressors) {
-  EXPECT_EQ(start_line(Fidelity::half, {{"none"}, {"bf16"}}, "auto"),
+  EXPECT_EQ(start_line(Fidelity::half, {{"none"}, {"bf16"}}, "auto", "nccl (its reason)"),
             "gradtune: fidelity half (16 bits on the wire, nothing else lossy), compressors none, "
-            "bf16, policy auto");
-  EXPECT_EQ(start_line(Fidelity::lossy, {{"topk", 0.01}}, "mergecomp"),
+            "bf16, policy auto, gradients over nccl (its reason)");
+  EXPECT_EQ(start_line(Fidelity::lossy, {{"topk", 0.01}}, "mergecomp", ""),
             "gradtune: fidelity lossy (compressors that lose, with error feedback), compressors "
             "topk:0.01, policy mergecomp");
-  EXPECT_EQ(start_line(Fidelity::exact, {}, "fixed"),
+  EXPECT_EQ(start_line(Fidelity::exact, {}, "fixed", ""),
             "gradtune: fidelity exact (fp32 sums, nothing lossy), compressors none, policy fixed");
 }
 
@@ -107,7 +107,7 @@ std::string told(bool is_terminal, int64_t ms_per_step) {
   std::string text;
   SetClock clock;
   Progress progress([&](std::string_view more) { text += more; }, is_terminal, clock);
-  progress.start(Fidelity::half, {{"none"}}, "auto");
+  progress.start(Fidelity::half, {{"none"}}, "auto", "gloo (why)");
   int64_t step = 0;
   for (const Stage stage : {Stage::observe, Stage::race, Stage::watch}) {
     for (int i = 0; i < 4; ++i, clock.now_ms += ms_per_step) progress.step(stage, i / 4.0, ++step, 50, "a");
@@ -118,10 +118,10 @@ std::string told(bool is_terminal, int64_t ms_per_step) {
 }
 
 TEST(Progress, ElsewhereThanOnATerminalThereIsALinePerStage) {
-  EXPECT_EQ(told(false, 50), start_line(Fidelity::half, {{"none"}}, "auto") + "\n" +    //
-                                 "gradtune: step 1: observing the baseline\n" +         //
-                                 "gradtune: step 5: racing the best\n" +                //
-                                 "gradtune: step 8: " + in_words(committed()) + "\n" +  //
+  EXPECT_EQ(told(false, 50), start_line(Fidelity::half, {{"none"}}, "auto", "gloo (why)") + "\n" +  //
+                                 "gradtune: step 1: observing the baseline\n" +                     //
+                                 "gradtune: step 5: racing the best\n" +                            //
+                                 "gradtune: step 8: " + in_words(committed()) + "\n" +              //
                                  final_line(committed(), Stage::watch) + "\n");
 }
 
@@ -131,7 +131,7 @@ TEST(Progress, OnATerminalTheLineOfAStageIsWrittenOverTenTimesASecondAtMost) {
   };
   const auto line = [](const std::string& text) { return "\r" + text + "\x1b[K\n"; };
   EXPECT_EQ(told(true, 50),
-            line(start_line(Fidelity::half, {{"none"}}, "auto")) +  //
+            line(start_line(Fidelity::half, {{"none"}}, "auto", "gloo (why)")) +  //
                 line(stage_line(Stage::observe, 1)) + live(Stage::observe, 1, 0) + live(Stage::observe, 3, 2) +
                 line(stage_line(Stage::race, 5)) + live(Stage::race, 5, 0) + live(Stage::race, 7, 2) +
                 line("gradtune: step 8: " + in_words(committed())) + line(final_line(committed(), Stage::watch)));

@@ -30,7 +30,7 @@ Driver::Driver(DriverOptions options, const core::Clock& clock, Audience& audien
     : options_(std::move(options)), audience_(audience) {
   if (options_.quiet) return;
   progress_.emplace([this](std::string_view text) { audience_.say(text); }, audience.is_terminal(), clock);
-  progress_->start(options_.job.fidelity, options_.job.codecs, options_.job.policy);
+  progress_->start(options_.job.fidelity, options_.job.codecs, options_.job.policy, options_.transport);
 }
 
 Job Driver::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
@@ -72,7 +72,7 @@ void Driver::begin(Job job) {
   story_ = Story(job_);
   has_news_ = false;
   if (!journal_place_) return;
-  auto journal = Journal::open(journal_place_->path(), journal_header(job_, options_.network));
+  auto journal = Journal::open(journal_place_->path(), journal_header(job_, options_.network, options_.transport));
   if (!journal) return end_journal(journal.error());
   journal_ = std::move(journal.value());
   write(journal_line(job_.table));

@@ -42,10 +42,11 @@
 namespace gradtune::tuner {
 
 struct DriverOptions {
-  Job job = {};              // without the table and the imported strategy, which start() takes
-  std::string network = {};  // how the ranks are connected, for the journal
-  std::string journal = {};  // file; empty: none
-  bool quiet = false;        // no progress lines
+  Job job = {};                // without the table and the imported strategy, which start() takes
+  std::string network = {};    // how the ranks are connected, for the journal
+  std::string transport = {};  // what carries gradients, for people; empty: not known
+  std::string journal = {};    // file; empty: none
+  bool quiet = false;          // no progress lines
 };
 
 class Driver {

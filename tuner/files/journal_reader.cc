@@ -79,7 +79,7 @@ class Parser {
                                           {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy",
                                            "model", "network", "tuning", "collectives_at_once"},
                                           {"gradtune", "compressors_from", "ranks_per_node", "memory_budget",
-                                           "forward_overlap", "idle_links", "cores", "device"});
+                                           "forward_overlap", "idle_links", "cores", "device", "transport"});
     if (!in_.ok()) return;
     if (has(header, "gradtune")) file_.version = text(header, "gradtune");
     Job& job = file_.job;
@@ -106,6 +106,7 @@ class Parser {
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
+    if (has(header, "transport")) file_.transport = text(header, "transport");
     const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"), {"seed", "budget_steps", "budget_share"},
                                           {"lossy_after", "adaptive", "error_budget", "retune"});
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

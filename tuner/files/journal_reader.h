@@ -40,6 +40,7 @@ struct JournalFile {
   std::string version;  // of the gradtune that wrote it; empty: not stated
   Job job;              // with ready times if the job came that far
   std::string network;
+  std::string transport;  // empty: not stated
   std::vector<core::StepReport> reports;
   std::vector<Stage> stages;                          // of the tuner when it received each report
   std::map<int32_t, policies::Candidate> strategies;  // by slot: the baselines, and planned strategies

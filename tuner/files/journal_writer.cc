@@ -37,7 +37,7 @@ core::Error failed(std::string_view what, const std::string& path) {
 
 }  // namespace
 
-std::string journal_header(const Job& job, std::string_view network) {
+std::string journal_header(const Job& job, std::string_view network, std::string_view transport) {
   ordered_json codecs = ordered_json::array();
   for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
   ordered_json tuning = {
@@ -57,6 +57,7 @@ std::string journal_header(const Job& job, std::string_view network) {
                          {"model", fmt::format("{:016x}", job.table.fingerprint())},
                          {"network", network},
                          {"tuning", std::move(tuning)}};
+  if (!transport.empty()) header["transport"] = transport;
   if (!job.codecs_from.empty()) header["compressors_from"] = job.codecs_from;
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
   if (job.forward_overlap) header["forward_overlap"] = true;

@@ -6,6 +6,7 @@
 // first has a "kind":
 // - (first): the header, with the job and the "gradtune" that wrote it (older ones do not say). The members of its
 //   "tuning" include "lossy_after" (steps) if it was given and "adaptive" (true) if an optimizer is. It also has:
+//   - "transport" (what carries gradients) if it is known, and "compressors_from" (why these compressors)
 //   - "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets may be due at the next forward pass
 //   - "idle_links" if links were probed (policies::IdleLink: "flat" over all ranks, "inter" between nodes, "intra"
 //     inside one)
@@ -44,8 +45,9 @@ namespace gradtune::tuner {
 constexpr std::string_view kJournalSchema = "gradtune.journal/3";
 constexpr size_t kMostJournalText = 4096;  // bytes of a label or a reason: readers accept no more
 
-// One line each, without its end. `network` describes how the ranks are connected; it is empty if that is not known.
-std::string journal_header(const Job& job, std::string_view network);
+// One line each, without its end. `network` describes how the ranks are connected, `transport` what carries
+// gradients; they are empty if that is not known.
+std::string journal_header(const Job& job, std::string_view network, std::string_view transport = {});
 std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);

@@ -111,6 +111,7 @@ class Maker {
   Maker(const JournalFile& journal, core::GradientTable table) : journal_(journal), table_(std::move(table)) {
     report_.job = journal.job;
     report_.network = journal.network;
+    report_.transport = journal.transport;
     report_.strategies = journal.strategies;
     report_.baselines = static_cast<int32_t>(policies::baselines(journal.job.table, journal.job.fidelity).size());
   }

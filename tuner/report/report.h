@@ -52,7 +52,7 @@ struct GuardCase {
 
 struct Report {
   Job job;
-  std::string network;
+  std::string network, transport;  // empty: the journal does not say
   std::vector<std::string> lacks;  // data that the journal does not hold, and what is missing here as a result;
                                    // sentences
 

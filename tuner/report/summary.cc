@@ -215,6 +215,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
       {"ranks", job.ranks.has_levels() ? fmt::format("{}, {} on each node", job.ranks.size, job.ranks.local_size)
                                        : std::to_string(job.ranks.size)},
       {"network", report.network.empty() ? "not told" : report.network},
+      {"gradients go over", report.transport.empty() ? "not told" : report.transport},
       {"model", fmt::format("{} tensors, {} parameters, {} of gradients, fingerprint {:016x}",
                             count(static_cast<int64_t>(job.table.tensors.size())), count(job.table.numel()),
                             in_bytes(job.table.bytes()), job.table.fingerprint())},

@@ -72,8 +72,10 @@ struct Options {
   std::optional<int64_t> tuning_budget = {};
   // Seconds that one communication may take. Default: the process group's.
   std::optional<double> timeout = {};
-  // Transport of gradients on a CUDA device: gloo, through the host, or nccl. Default: gloo.
-  // NCCL is loaded as libnccl.so.2 when it is needed. It has run with one rank on a GPU, not with more.
+  // Transport of gradients: auto (nccl if it is the process group's backend for their device, else gloo), gloo (through
+  // the host) or nccl. Default: auto.
+  // All ranks must come to the same one. NCCL is loaded as libnccl.so.2 when it is needed. It has run with one rank on
+  // a GPU, not with more.
   std::optional<std::string> collectives = {};
   // File (JSON lines) to which rank 0 writes every step, measurement and decision. Default: none.
   // If another journal is being written to it, the name is "NAME.2.EXT" and so on.

@@ -148,8 +148,11 @@ class SmallDisk {
 class Drivers : public testing::Test {
  protected:
   DriverOptions options(const std::string& journal = "") const {
-    return {
-        .job = tuned_job(), .network = "none", .journal = journal.empty() ? "" : folder_.path(journal), .quiet = true};
+    return {.job = tuned_job(),
+            .network = "none",
+            .transport = "gloo (why)",
+            .journal = journal.empty() ? "" : folder_.path(journal),
+            .quiet = true};
   }
   JournalFile journal(const std::string& name) const {
     auto file = read_journal(folder_.path(name));
@@ -205,6 +208,7 @@ TEST_F(Drivers, WriteAJournalThatExplainsTheRunAndDecidesTheSame) {
   rank.driver.finish();
   const JournalFile file = journal("journal.jsonl");
   EXPECT_EQ(file.network, "none");
+  EXPECT_EQ(file.transport, "gloo (why)");
   EXPECT_EQ(file.job.table.tensors[2].ready_us, 20) << "as the tuner learned it";
   EXPECT_EQ(file.job.ranks.size, 2);
   EXPECT_EQ(static_cast<int64_t>(file.reports.size()), rank.protocol.step());

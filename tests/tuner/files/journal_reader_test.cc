@@ -38,7 +38,7 @@ constexpr core::StepReport kReport{.step = 0,
                                    .failed = true};
 
 std::string journal() {
-  return journal_header(job(), "loopback") + "\n" + journal_line(job().table) + "\n" +
+  return journal_header(job(), "loopback", "nccl (why)") + "\n" + journal_line(job().table) + "\n" +
          journal_line(kReport, Stage::observe) + "\n" +
          journal_line(Decision{0, Stage::observe, Decision::What::baseline, "all_reduce", 10}) + "\n";
 }
@@ -54,7 +54,7 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   const auto read = parse_journal(journal());
   ASSERT_TRUE(read.ok()) << read.error().message;
   const JournalFile& file = read.value();
-  EXPECT_EQ(journal_header(file.job, file.network), journal_header(job(), "loopback"));
+  EXPECT_EQ(journal_header(file.job, file.network, file.transport), journal_header(job(), "loopback", "nccl (why)"));
   EXPECT_EQ(file.job.table, job().table);
   EXPECT_FALSE(file.job.imported);
   ASSERT_EQ(file.reports.size(), 1u);

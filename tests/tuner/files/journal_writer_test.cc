@@ -51,6 +51,11 @@ TEST(JournalLine, TheHeaderSaysWhyTheseCompressors) {
   EXPECT_THAT(journal_header(named, ""), HasSubstr(R"("compressors_from":"named")"));
 }
 
+TEST(JournalLine, TheHeaderSaysWhatCarriesGradientsIfThatIsKnown) {
+  EXPECT_THAT(journal_header(job(), "", "nccl: why"), HasSubstr(R"("transport":"nccl: why")"));
+  EXPECT_THAT(header(), testing::Not(HasSubstr("transport")));
+}
+
 TEST(JournalLine, OfTheTable) {
   EXPECT_EQ(
       journal_line(job().table),

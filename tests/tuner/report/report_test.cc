@@ -486,6 +486,14 @@ TEST(Report, ASlowSpellDoesNotStretchTheAxisOfSteps) {
   EXPECT_THAT(steps_chart(report, 940), HasSubstr("beyond"));
 }
 
+TEST(Report, SaysWhatCarriedGradients) {
+  using testing::Contains, testing::Pair;
+  Report report = report_of(golden("half_1gbit"));
+  EXPECT_THAT(configuration(report), Contains(Pair("gradients go over", "not told")));
+  report.transport = "nccl (its reason)";
+  EXPECT_THAT(configuration(report), Contains(Pair("gradients go over", "nccl (its reason)")));
+}
+
 TEST(Report, SaysFromWhichStepOnLossyStrategiesMayRun) {
   using testing::Pair;
   Report report = report_of(golden("lossy_200mbit"));
