@@ -19,6 +19,8 @@
 namespace gradtune {
 namespace {
 
+constexpr int64_t kSampledBytes = 2;  // of a parameter: it has one element or more
+
 core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
   switch (parameter.scalar_type()) {
     case torch::kFloat: return core::DType::f32;
@@ -120,7 +122,11 @@ std::vector<int64_t> gradient_strides(const torch::Tensor& parameter) {
 
 Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival,
                      std::shared_ptr<exec::Device> device)
-    : owner_(owner), warnings_(warnings), arrival_(arrival), device_(std::move(device)) {
+    : owner_(owner),
+      warnings_(warnings),
+      arrival_(arrival),
+      device_(std::move(device)),
+      sample_(exec::AlignedBytes::zeros(8 * kSampledBytes, device_ ? &device_->pinned() : nullptr)) {
   std::vector<Extent> extents;
   bool any = false;
   Gradients* before = nullptr;  // the wrap of the same optimizer
@@ -161,7 +167,10 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
   allocate();
 }
 
-Gradients::~Gradients() { end(); }
+Gradients::~Gradients() {
+  end();
+  if (!sampled_.wait(core::kMostWaitMs)) sample_.abandon();
+}
 
 void Gradients::end() {
   ended_ = true;
@@ -325,12 +334,9 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   return true;
 }
 
-Gradients::Brought Gradients::bring(int32_t position) {
-  keep_slot(static_cast<size_t>(position));
-  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+void Gradients::check_kind(int32_t position, const torch::Tensor& gradient) const {
+  const Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
-  torch::Tensor& gradient = gradient_of(parameter);
-  if (!gradient.defined()) return {.arrived = {.kind = exec::Arrived::Kind::none}, .use = Use::none};
   if (gradient.scalar_type() != parameter.tensor.scalar_type() || gradient.device() != parameter.tensor.device()) {
     refuse("the gradient of " + tensor.name + " is " + std::string(torch::toString(gradient.scalar_type())) + " on " +
            gradient.device().str() + ", its parameter is " +
@@ -344,6 +350,15 @@ Gradients::Brought Gradients::bring(int32_t position) {
     refuse("the gradient of " + tensor.name + " is sparse on " + gradient.device().str() +
            "; sparse gradients may be on the CPU, on a device only dense ones");
   }
+}
+
+Gradients::Brought Gradients::bring(int32_t position) {
+  keep_slot(static_cast<size_t>(position));
+  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
+  torch::Tensor& gradient = gradient_of(parameter);
+  if (!gradient.defined()) return {.arrived = {.kind = exec::Arrived::Kind::none}, .use = Use::none};
+  check_kind(position, gradient);
   const torch::NoGradGuard no_grad;
   Brought brought;
   if (gradient.is_sparse()) {
@@ -408,6 +423,7 @@ void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& liste
 
 double Gradients::share_of_rows(int32_t position) const {
   const torch::Tensor gradient = gradient_of(parameters_[static_cast<size_t>(position)]);
+  check_kind(position, gradient);  // the first pass asks for the share before it brings the gradient
   const torch::Tensor indices = gradient._indices().select(0, 0).contiguous();
   std::vector<int64_t> rows(indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel());
   std::ranges::sort(rows);
@@ -495,18 +511,34 @@ void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradien
 }
 
 // Version counters do not show the change, because optimizers write through data().
-uint64_t Gradients::sample(int64_t step) const {
-  if (device_) return 0;
-  constexpr size_t kParameters = 8;
-  core::Hasher hasher;
+// A device takes few values, because each is a copy that is asked for on the thread that runs backward. Versions, which
+// cost nothing, show most updates, but not those of fused optimizers or through `.data`.
+void Gradients::take_sample(int64_t step) {
   const size_t all = position_of_.size();  // by registration, because the arena may be laid out anew meanwhile
-  for (size_t i = 0; i < std::min(kParameters, all); ++i) {
-    const size_t registered = (i * all / std::min(kParameters, all) + static_cast<size_t>(step)) % all;
-    const torch::Tensor& tensor = parameter(position_of_[registered]);
-    uint16_t value = 0;
-    std::memcpy(&value, tensor.const_data_ptr(), sizeof value);
-    hasher.add(value);
+  core::Hasher versions;
+  for (size_t i = 0; device_ && i < all; ++i) {
+    versions.add(parameter(position_of_[i]).unsafeGetTensorImpl()->version_counter().current_version());
   }
+  sampled_versions_ = versions.value();
+  const size_t count = std::min<size_t>(device_ ? 2 : 8, all);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t registered = (i * all / count + static_cast<size_t>(step)) % all;
+    const void* const value = parameter(position_of_[registered]).const_data_ptr();
+    std::byte* const to = sample_.data() + i * kSampledBytes;
+    if (device_) {
+      compress::device(device_->current()).copy(to, value, kSampledBytes);
+    } else {
+      std::memcpy(to, value, kSampledBytes);
+    }
+  }
+  if (device_) sampled_ = device_->current().mark();
+}
+
+uint64_t Gradients::sample() const {
+  sampled_.wait(core::kMostWaitMs).value();
+  core::Hasher hasher;
+  hasher.add(sampled_versions_);
+  hasher.add(std::string_view(reinterpret_cast<const char*>(sample_.data()), static_cast<size_t>(sample_.bytes())));
   return hasher.value();
 }
 

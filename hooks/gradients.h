@@ -142,9 +142,11 @@ class Gradients {
   // The same on all ranks: true if some gradient was sparse in the first pass, or some average since the wrap.
   bool averages_were_sparse(int32_t position) const;
 
-  // A hash of a few of the parameters' values, different ones in each step, which an optimizer's step changes.
-  // Constant for parameters on a device, because a read would wait for the device.
-  uint64_t sample(int64_t step) const;
+  // A few of the parameters' values as they are now, different ones in each step, which an optimizer's step changes.
+  // On a device, now is behind the work so far on the current stream.
+  void take_sample(int64_t step);
+  // A hash of the last sample. Waits for the device.
+  uint64_t sample() const;
 
  private:
   class Hook;
@@ -166,6 +168,7 @@ class Gradients {
   torch::Tensor& gradient_of(Parameter& parameter) const;
   const torch::Tensor& gradient_of(const Parameter& parameter) const;
   void adopt(int32_t position);
+  void check_kind(int32_t position, const torch::Tensor& gradient) const;  // throws if it is not supported
   bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                   Brought& brought);
 
@@ -186,6 +189,9 @@ class Gradients {
   std::vector<std::shared_ptr<ArenaMemory>> arenas_;  // also owned by the tensors over them, which users may keep
   std::vector<torch::Tensor> kept_;                   // memory of gradients that arrived in the current pass
   compress::RowScratch scratch_;
+  exec::AlignedBytes sample_;
+  core::Fence sampled_;            // on a device
+  uint64_t sampled_versions_ = 0;  // on a device
   Calls calls_;
 };
 

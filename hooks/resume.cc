@@ -122,7 +122,7 @@ std::string Resume::resume(const SavedFile& file) {
 // Checks that the saved codec state has the length that the strategy in force needs.
 core::Status Resume::fits(const SavedFile& file) const {
   const core::Strategy& strategy = file.rank.in_force().strategy;
-  const auto program = exec::compile(strategy, file.table, of_.peers.groups().seat);
+  const auto program = of_.executor.compile(strategy, file.table);
   if (!program) return program.error();
   if (static_cast<size_t>(program.value()->state_bytes) == file.state.size()) return {};
   return core::Error{core::Error::Code::mismatch, "section \"state\" has " + std::to_string(file.state.size()) +

@@ -103,8 +103,6 @@ Session::~Session() {
   peers_.close(failure_.has_value());
 }
 
-bool Session::is_of_this_process() const { return origin_.process == ::getpid(); }
-
 void Session::set_up() {
   std::vector<SharedThing> shared = describe(settings());
   for (auto&& things : {describe(*job_.model, *job_.stepper), describe_buffers(*job_.model)}) {
@@ -297,8 +295,8 @@ core::StepReport Session::finish_backward() {
   }
   ready_.end();
   if (!pass_.is_whole()) send_missing();
-  check_only_read();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
+  check_only_read();  // behind the exchange, because it waits for a device
   std::optional<StepClock::Own> own(std::in_place, step_clock_);
   const int64_t finished_ns = clock_->now_ns();
   if (driver_) driver_->saw_ready(ready_.times());
@@ -496,8 +494,6 @@ void Session::fail(const core::Error& error) {
   note_failure(error);
   throw core::Exception(*failure_);
 }
-
-void Session::give_up(const std::string& why) { note_failure({core::Error::Code::invalid, why}); }
 
 void Session::note_failure(const core::Error& error) {
   if (!failure_) failure_ = core::Error{error.code, peers_.explain(error, protocol_.step())};

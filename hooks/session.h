@@ -15,6 +15,8 @@
 // be pending, until forward needs them (forward_overlap.h). A call that reads or changes all of them waits first.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -114,9 +116,9 @@ class Session {
   int64_t results_taken() const { return results_.taken(); }  // grows by one with each new result
   std::string describe_in_force() const;  // the strategy of the next step, also while it is on trial
   // Ends training on this rank for that reason. Other ranks are told at once and end with it.
-  void give_up(const std::string& why);
+  void give_up(const std::string& why) { note_failure({core::Error::Code::invalid, why}); }
   // A forked process has this memory, but none of its threads and connections.
-  bool is_of_this_process() const;
+  bool is_of_this_process() const { return origin_.process == ::getpid(); }
 
  private:
   // Set-up.

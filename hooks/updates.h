@@ -17,18 +17,21 @@ namespace gradtune {
 
 class Updates {
  public:
-  explicit Updates(const Gradients& gradients) : gradients_(gradients) {}
+  explicit Updates(Gradients& gradients) : gradients_(gradients) {}
 
   // A backward pass that averages begins. Returns the optimizers that stepped since the previous one, one bit each.
   uint64_t begin_pass(int64_t step) {
     may_update_ = false;
-    sample_ = gradients_.sample(step);
+    gradients_.take_sample(step);
     return std::exchange(stepped_, 0);
   }
   // The program may update the parameters within the pass.
   void allow_in_pass() { may_update_ = true; }
-  // True if parameters are as they were when the pass began, or need not be.
-  bool none_in_pass(int64_t step) const { return may_update_ || gradients_.sample(step) == sample_; }
+  // True if parameters are as they were when the pass began, or need not be. Waits for a device.
+  bool none_in_pass(int64_t step) {
+    sample_ = gradients_.sample();
+    return may_update_ || sample_now(step) == sample_;
+  }
   void end_pass() {
     accumulated_ = false;
     averaged_at_ = sample_;
@@ -40,7 +43,7 @@ class Updates {
   // A single one is part of a step that ends with step(), such as a second pass at other weights. From the second
   // consecutive one on, each ends a step.
   bool unreported_ends_step(int64_t step) {
-    if (!averaged_at_ || *averaged_at_ == gradients_.sample(step)) return false;
+    if (!averaged_at_ || *averaged_at_ == sample_now(step)) return false;
     return ++unreported_ >= 2;
   }
 
@@ -72,7 +75,12 @@ class Updates {
   }
 
  private:
-  const Gradients& gradients_;
+  uint64_t sample_now(int64_t step) {
+    gradients_.take_sample(step);
+    return gradients_.sample();
+  }
+
+  Gradients& gradients_;
   bool may_update_ = false;              // within the current pass
   bool accumulated_ = false;             // by a pass under no_sync(), since the last step()
   uint64_t sample_ = 0;                  // of the parameters, when the pass began

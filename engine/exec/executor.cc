@@ -106,6 +106,11 @@ core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
   }
 }
 
+core::Result<std::unique_ptr<Program>> Executor::compile(const core::Strategy& strategy,
+                                                         const core::GradientTable& table) const {
+  return exec::compile(strategy, table, shared_.groups.seat, platform_of(shared_.groups, shared_.options.device));
+}
+
 core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy) {
   const ExecutorOptions& options = shared_.options;
   auto compiled = shared_.workspace.compile(slot, strategy);

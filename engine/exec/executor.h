@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/comm/groups.h"
@@ -88,6 +89,9 @@ class Executor final : public StrategyRunner {
   // finish_backward; for buckets that are due later, after drain.
   const std::vector<OpTime>& op_times() const { return shared_.trace.times(); }
   const Program& program() const { return *shared_.workspace.program(); }
+  // Compiles a strategy for gradients of another table, without preparing it.
+  core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy,
+                                                 const core::GradientTable& table) const;
   Residuals& residuals() { return shared_.workspace.residuals(); }
   // The same as in Workspace, between steps.
   Carried carried(bool residuals = false, bool parked = false);

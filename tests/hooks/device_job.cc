@@ -169,13 +169,24 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
   Session session(make, group, options);
   if (job.averaged) session.on_averaged(job.averaged);
   const std::shared_ptr<void> there = planted ? planted() : nullptr;
+  const TempFolder checkpoints;
   for (int step = 0; step < job.steps; ++step) {
     Data data = job.data ? job.data(step) : make_data(rank.rank, step, 8, job.type);
     if (step == job.bad_step && rank.rank == 0) data.inputs[0][0] = std::numeric_limits<float>::infinity();
+    if (step == job.reloaded_step) {
+      session.save_checkpoint(checkpoints.path("checkpoint"));
+      session.load_checkpoint(checkpoints.path("checkpoint"));
+    }
     session.zero_grad();
     const bool is_left = step == job.left_step && rank.rank == 0;
     if (is_left) {
       model.parameters().front().register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user"); });
+    }
+    if (step == job.changed_step) {
+      model.parameters().front().register_hook([changed = model.parameters()](const torch::Tensor&) {
+        const torch::NoGradGuard no_grad;
+        for (const torch::Tensor& parameter : changed) torch::Tensor(parameter).sub_(0.1);
+      });
     }
     try {
       model.loss(data).backward();

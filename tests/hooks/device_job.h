@@ -63,6 +63,8 @@ struct DeviceJob {
   int left_step = -1;                       // rank 0 leaves its backward pass by an exception in this step, and
                                             // continues
   std::function<void()> averaged = {};      // called each time that gradients are averages
+  int reloaded_step = -1;                   // a checkpoint is saved and loaded before this step
+  int changed_step = -1;                    // a hook changes a parameter within this step's backward pass
 };
 
 // The parameters after training. The result of `planted` lives while it trains.

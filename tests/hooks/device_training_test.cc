@@ -18,6 +18,7 @@
 #include "policies/cost/cost_model.h"
 #include "tests/hooks/device_job.h"
 #include "tests/hooks/fake_device.h"
+#include "tests/hooks/fake_kernels.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/temp_folder.h"
@@ -269,6 +270,31 @@ TEST(DeviceTraining, AfterAPassThatWasLeftAllRanksEndWithAnError) {
       if (rank.rank == 1) {
         EXPECT_THAT(error, HasSubstr("another rank failed: rank 0 at step 2"));
       }
+    }
+  });
+}
+
+// Residuals and the state of compressors are on the device, and in the checkpoint.
+TEST(DeviceTraining, AJobGoesOnFromItsCheckpoint) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const char* option : kDeviceOptions) {
+      const Parameters whole = train(rank, group, {.option = option});
+      for (const Where where : {Where::cpu, Where::copied, Where::kernels}) {
+        EXPECT_TRUE(same_bits(whole, train(rank, group, at(where, {.option = option, .reloaded_step = 3})))) << option;
+      }
+    }
+  });
+}
+
+TEST(DeviceTraining, AnUpdateWithinBackwardIsAnError) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const Where where : {Where::cpu, Where::copied, Where::kernels}) {
+      EXPECT_THAT(message_of([&] { train(rank, group, at(where, {.option = "all_reduce", .changed_step = 2})); }),
+                  HasSubstr("parameters were changed within a backward pass"));
     }
   });
 }

@@ -4,14 +4,22 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <torch/library.h>
 #include <torch/utils.h>
@@ -30,13 +38,13 @@
 #include <span>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine/core/clock.h"
 #include "engine/core/round_up.h"
 #include "tests/engine/comm/fake_nccl.h"
-#include "tests/engine/exec/host_kernels.h"
 
 namespace gradtune::test {
 namespace {
@@ -177,7 +185,9 @@ class Stream final : public comm::FakeNcclStream {
 
   std::byte* reach(const std::byte* address) override;
   void ask(std::function<void()> task) override {
+    std::vector<std::function<void()>> ended;  // declared first, so that it ends outside of the lock
     const std::lock_guard lock(mutex_);
+    ended.swap(ended_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
   }
@@ -194,6 +204,9 @@ class Stream final : public comm::FakeNcclStream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  // Tasks that were done. A later caller drops their tensors, because the end of a tensor of Python needs the
+  // interpreter's lock, which a thread that waits for this stream may hold.
+  std::vector<std::function<void()>> ended_;
   std::thread thread_;
 };
 
@@ -258,6 +271,7 @@ std::byte* reach_anywhere(const void* address) {
 std::byte* Stream::reach(const std::byte* address) { return reach_anywhere(address); }
 
 void Stream::work() {
+  pthread_setname_np(pthread_self(), "fake_stream");
   for (;;) {
     std::function<void()> task;
     {
@@ -269,6 +283,8 @@ void Stream::work() {
     const auto faults = all().faults();
     if (faults->delay_us) std::this_thread::sleep_for(std::chrono::microseconds(faults->delay_us(name)));
     task();
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::move(task));
   }
 }
 
@@ -361,6 +377,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 // The same memory on the CPU, for the thread of a stream.
 at::Tensor inside(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor.detach();
+  if (tensor.numel() == 0) return at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
   std::byte* const data = all().memory.reach(tensor.const_data_ptr());
   TORCH_CHECK(data != nullptr, "a tensor of the fake device is not in its memory");
   return at::from_blob(data, tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
@@ -378,12 +395,13 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
       size, stride, &all().memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
 }
 
-// Copies from or to pinned memory later; unpinned memory is read before the call returns, as on a real device.
+// Copies from or to pinned memory later; unpinned memory is read before the call returns, as on a real device. Work
+// keeps storages, and not tensors, because a tensor may get another storage meanwhile (`parameter.data = ...`).
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto is_later = [&](const at::Tensor& host) { return non_blocking && all().pinned.has(host.const_data_ptr()); };
   at::Tensor source = inside(from);
   if (from.is_cpu() && !is_later(from)) source = source.clone();
-  current().ask([source, target = inside(to), from, to] {
+  current().ask([source, target = inside(to), kept = std::array{from.storage(), to.storage()}] {
     const c10::InferenceMode mode;
     target.copy_(source);
   });
@@ -396,8 +414,10 @@ const at::Tensor& resize_to(const at::Tensor& self, c10::IntArrayRef size, std::
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.element_size(), self.storage_offset());
   const c10::Storage& storage = self.storage();
   if (bytes <= storage.nbytes()) return self;
-  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(all().memory.allocate(bytes));
+  const auto old =
+      std::make_shared<c10::DataPtr>(storage.unsafeGetStorageImpl()->set_data_ptr(all().memory.allocate(bytes)));
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+  current().ask([old] {});  // the work so far may still use it
   return self;
 }
 
@@ -407,7 +427,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
-  current().ask([self, target = inside(self), value] {
+  current().ask([kept = self.storage(), target = inside(self), value] {
     const c10::InferenceMode mode;
     at::Tensor(target).fill_(value);
   });
@@ -415,6 +435,35 @@ at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
 }
 
 at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
+
+// A tensor that refers to a storage, as copies and pickles of tensors make them.
+at::Tensor& set_storage(at::Tensor& self, at::Storage source) { return at::cpu::set_(self, std::move(source)); }
+at::Tensor& set_part_of_storage(at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size,
+                                c10::IntArrayRef stride) {
+  return at::cpu::set_(self, std::move(source), offset, size, stride);
+}
+
+// The fallback below does not see convolutions, for which a device has operators of its own.
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const std::optional<at::Tensor> added = bias && bias->defined() ? std::optional(bias->cpu()) : std::nullopt;
+  return at::convolution_symint(input.cpu(), weight.cpu(), added, stride, padding, dilation, transposed, output_padding,
+                                std::move(groups))
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> needed) {
+  const std::vector<c10::SymInt> of_bias = {weight.sym_size(transposed ? 1 : 0) * (transposed ? groups : 1)};
+  auto [of_input, of_weight, bias] =
+      at::convolution_backward_symint(gradient.cpu(), input.cpu(), weight.cpu(), c10::SymIntArrayRef(of_bias), stride,
+                                      padding, dilation, transposed, output_padding, groups, needed);
+  const auto back = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(input.device()) : tensor; };
+  return {back(of_input), back(of_weight), back(bias)};
+}
 
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
 
@@ -429,17 +478,29 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("resize_", &resize_to);
   library.impl("fill_.Scalar", &fill);
   library.impl("zero_", &zero);
+  library.impl("set_.source_Storage", &set_storage);
+  library.impl("set_.source_Storage_storage_offset", &set_part_of_storage);
+  library.impl("convolution_overrideable", &convolution);
+  library.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
+// Enough of sparse tensors for a gradient to be one.
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
+  library.impl("_sparse_coo_tensor_with_dims_and_tensors", &at::native::new_with_dims_and_tensor_sparse_symint);
+  library.impl("_indices", &at::native::_indices_sparse);
+  library.impl("_values", &at::native::_values_sparse);
+}
 
-class FakeKernels final : public exec::HostKernels {
- public:
-  void ask(compress::Queue& queue, std::function<void()> work) const override {
-    static_cast<comm::FakeNcclStream*>(compress::device(queue).stream())->ask(std::move(work));
-  }
-  std::byte* reach(const void* address) const override { return reach_anywhere(address); }
-};
+// Autocast is part of a device. A few operators are enough for tests.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1,
+                   m){KERNEL_PRIVATEUSEONE(linear, lower_precision_fp) KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
+                          KERNEL_PRIVATEUSEONE(mm, lower_precision_fp) KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
+                              KERNEL_PRIVATEUSEONE(cross_entropy_loss, fp32)}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+}
 
 }  // namespace
 
@@ -479,6 +540,15 @@ bool freed_memory_is_intact() {
 
 int64_t event_calls_of_strangers() { return all().stranger_calls; }
 
-std::unique_ptr<exec::Kernels> fake_kernels() { return std::make_unique<FakeKernels>(); }
+std::byte* reach_of_streams(const void* address) { return reach_anywhere(address); }
 
 }  // namespace gradtune::test
+
+// For programs that load this as a library (tests/python/devices.py). The model's stream delays each piece of its work.
+extern "C" {
+__attribute__((visibility("default"))) void gradtune_fake_device() { gradtune::test::fake_device(); }
+__attribute__((visibility("default"))) void gradtune_fake_device_delay(int64_t us) {
+  gradtune::test::set_faults(
+      {.delay_us = [us](const std::string& stream) -> int64_t { return stream == "current" ? us : 0; }});
+}
+}

@@ -15,12 +15,10 @@
 
 #include <torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
-
-#include "engine/exec/kernels.h"
 
 namespace gradtune::test {
 
@@ -46,7 +44,7 @@ bool freed_memory_is_intact();
 // take memory of the first one.
 int64_t event_calls_of_strangers();
 
-// Kernels of the device: those of the host.
-std::unique_ptr<exec::Kernels> fake_kernels();
+// The address at which threads of streams find memory of the device, or pinned memory.
+std::byte* reach_of_streams(const void* address);
 
 }  // namespace gradtune::test
