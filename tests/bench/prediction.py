@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the error of policy `auto`'s model, and its cost: predicted beside measured step times on shaped links.
 
-usage: prediction.py [--parts plain,delayed,ranks,win,packing,training] BUILD_FOLDER OUT.json
+usage: prediction.py [--parts plain,delayed,ranks,elsewhere,win,packing,training] BUILD_FOLDER OUT.json
 
 Most jobs have recorded computation: forward, backward and update sleep, gradients become ready at recorded times,
 and communication and compression are real. So two cores can host eight ranks. A job follows a live `auto`:
@@ -15,6 +15,8 @@ Parts:
 - plain: three models at three rates, two ranks
 - delayed: the same with a delay
 - ranks: four and eight ranks on two nodes
+- elsewhere: two ranks forecast the baseline on 4, 6 and 8 ranks, as `gradtune what-if` does, and as many real ranks
+  measure it
 - win: 2 x 2 ranks at 200 Mbit/s, a model of large and small tensors: `auto` beside the best fusion and the best plan
   for each tensor
 - packing: the three models at two rates, with packed compressors only: their payload sizes depend on the gradients,
@@ -99,6 +101,19 @@ def ranks(predictions):
             predictions.job("ranks", model, rate, ranks_per_node=ranks_per_node)
 
 
+def elsewhere(predictions):
+    """Each rank is on a node of its own. The rows' anchor is the forecast of the job with two ranks."""
+    for model, rate in (("transformer", "200mbit"), ("vgg", "1gbit")):
+        forecast = predictions.job("elsewhere", model, rate, flags=["--elsewhere", "4,6,8"])["elsewhere"]
+        for asked in forecast:
+            job = predictions.job("elsewhere", model, rate, nodes=asked["ranks"])
+            baseline = next(arm for arm in job["arms"] if arm["kind"] == "baseline")
+            ratios = [statistics.median(block) / asked["baseline_ms"] for block in baseline["blocks_ms"]]
+            row(predictions.rows, f"elsewhere: {model}, {rate}: baseline on {asked['ranks']} ranks / forecast by two",
+                baseline["measured_ms"], asked["baseline_ms"], ratios, None)
+            save(predictions.out, predictions.rows)
+
+
 def win(predictions):
     """If the planner predicts a gain of 10 % or more, 5 % must be measured."""
     for compressors, delay in (("bf16", "none"), ("topk:0.01", "none"), ("topk:0.01", DELAY)):
@@ -169,7 +184,7 @@ def summary(rows):
 
 
 def main():
-    parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "win": win, "packing": packing, "training": training}
+    parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "elsewhere": elsewhere, "win": win, "packing": packing, "training": training}
     flags = flags_of_parts(__doc__, parts)
     with tempfile.TemporaryDirectory() as folder:
         predictions = Predictions(Bench(flags.build, folder), flags.build, flags.rows, flags.out)

@@ -94,6 +94,15 @@ std::vector<RanStrategy> strategies_that_ran(const JournalFile& journal, const p
   return ran;
 }
 
+}  // namespace
+
+std::optional<RecordedJob::Misfit> RecordedJob::misfit() const {
+  if (ran.empty()) return {};
+  std::vector<double> errors;
+  for (const RanStrategy& each : ran) errors.push_back(std::abs(each.error()));
+  return Misfit{core::median(errors), std::ranges::max(errors), static_cast<int64_t>(errors.size())};
+}
+
 Link link_of(const policies::StepTimePredictor& model, const policies::Machine& machine) {
   constexpr double kBits = 8;
   const policies::FittedCost& cost = model.cost();
@@ -110,15 +119,6 @@ Link link_of(const policies::StepTimePredictor& model, const policies::Machine& 
   }
   // A message takes two delays: the receiver announces it first.
   return {.rate_mbit = std::isfinite(byte_us) ? kBits / byte_us : 0, .delay_us = idle.wait_us / 2};
-}
-
-}  // namespace
-
-std::optional<RecordedJob::Misfit> RecordedJob::misfit() const {
-  if (ran.empty()) return {};
-  std::vector<double> errors;
-  for (const RanStrategy& each : ran) errors.push_back(std::abs(each.error()));
-  return Misfit{core::median(errors), std::ranges::max(errors), static_cast<int64_t>(errors.size())};
 }
 
 core::Result<RecordedJob> recorded_job(const JournalFile& journal, std::optional<Fidelity> fidelity) {

@@ -42,7 +42,7 @@ struct RecordedJob {
   core::Fidelity recorded_fidelity = core::Fidelity::half;
   // The compressors of these that the job did not time. Their times are guesses, on the fast side.
   std::vector<core::CompressorSpec> guessed = {};
-  Link link = {};  // measured before the first step; otherwise derived from the fitted rates
+  Link link = {};
   std::vector<RanStrategy> ran = {};
 
   // Errors of the model's predictions for these strategies, without sign: the middle one, and the largest. None if
@@ -58,6 +58,9 @@ struct RecordedJob {
 // it timed none of that fidelity, those take part that such jobs use by default. A journal without timings, or
 // without ready times, is an error.
 core::Result<RecordedJob> recorded_job(const JournalFile& journal, std::optional<core::Fidelity> fidelity = {});
+
+// The link that was probed before the first step. Without a probe it follows from the fitted rates.
+Link link_of(const policies::StepTimePredictor& model, const policies::Machine& machine);
 
 // A strategy and its step time.
 struct Forecast {

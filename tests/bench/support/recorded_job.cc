@@ -4,7 +4,8 @@
 // One rank of a recorded job (recorded_rank.h), for the benchmark of predictions. Rank 0 follows a live policy
 // `auto`: it watches the baselines, fits the model, measures the policy's proposals, in rounds, and chooses among
 // its finalists. Then the model predicts strategies of other kinds, which it has not seen, and all of them are
-// measured in alternating blocks. Predictions and measurements are written as JSON.
+// measured in alternating blocks. It also forecasts the baseline on other numbers of ranks, as `gradtune what-if` does.
+// Predictions and measurements are written as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include "tuner/files/cost_file.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/trace_file.h"
+#include "tuner/forecast/what_if.h"
 #include "tuner/statistics.h"
 
 namespace gradtune::bench {
@@ -33,6 +35,7 @@ struct Flags {
   int host_threads = 1;
   int block_steps = 4, rounds = 3;
   bool operations = false;
+  std::vector<int> elsewhere;  // numbers of ranks
 };
 
 std::vector<double> without_first(std::vector<double> values) {
@@ -118,6 +121,7 @@ class TunerDriver {
                         {"rounds", policy_rounds_},
                         {"tried", tried_},
                         {"arms", nlohmann::json::array()}};
+    for (const int ranks : flags_.elsewhere) json["elsewhere"].push_back(forecast_on(ranks));
     for (const Arm& arm : arms) {
       json["arms"].push_back({{"kind", arm.kind},
                               {"label", arm.candidate.label},
@@ -137,6 +141,19 @@ class TunerDriver {
   }
 
  private:
+  // The step times of that job with more ranks, each on a node of its own. Step times of strategies do not count, as
+  // in `gradtune what-if`.
+  nlohmann::json forecast_on(int ranks) const {
+    const auto model = policies::StepTimePredictor::make(knowledge_, {}).value();
+    policies::Knowledge knowledge = knowledge_;
+    knowledge.timed.clear();
+    knowledge.table = model.table();
+    const tuner::Link link = tuner::link_of(model, knowledge_.machine);
+    const tuner::RecordedJob job{.knowledge = std::move(knowledge), .model = model, .link = link};
+    const auto answer = tuner::answer({{.size = ranks}, link}, job).value();
+    return {{"ranks", ranks}, {"baseline_ms", answer.baseline.ms}, {"auto_ms", answer.choice.ms}};
+  }
+
   static double median_ms(const Arm& arm) {
     std::vector<double> all;
     for (const std::vector<double>& block : arm.blocks_ms) all.insert(all.end(), block.begin(), block.end());
@@ -231,6 +248,7 @@ int main(int argc, char** argv) {
   app.add_option("--host-threads", flags.host_threads)->capture_default_str();
   app.add_flag("--operations", flags.operations, "write what each operation took, too, and what it was expected to");
   app.add_option("--rounds", flags.rounds, "of measured blocks")->capture_default_str();
+  app.add_option("--elsewhere", flags.elsewhere, "numbers of ranks to forecast the baseline for")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   try {
     gradtune::bench::work(flags);
