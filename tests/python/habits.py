@@ -156,7 +156,7 @@ def gpt_in_bfloat16() -> nn.Module:
     for _ in range(4):
         x, y = text()
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
         optimizer.step()

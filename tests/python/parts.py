@@ -15,7 +15,55 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import devices
 from scenarios import FIND_UNUSED, STEPS, Job, Norms, Scenario, batch, evaluate, loss_of, mlp, plain
+
+
+def read_at_once(job: Job) -> None:
+    """Gradients are averages when backward() returns, also for a program that reads them there."""
+    job.facts["sums"] = []
+    for step in range(STEPS):
+        job.optimizer.zero_grad()
+        loss_of(job, step).backward()
+        job.facts["sums"].append([float(p.grad.double().sum()) for p in job.model.parameters() if p.grad is not None])
+        job.optimizer.step()
+
+
+def on_a_side_stream(job: Job) -> None:
+    """Backward on a stream of its own, and in the second half whole steps."""
+    for step in range(STEPS):
+        job.optimizer.zero_grad()
+        with devices.side_stream():
+            loss_of(job, step).backward()
+            if step >= STEPS // 2:
+                job.optimizer.step()
+        if step < STEPS // 2:
+            job.optimizer.step()
+
+
+def computed_late(job: Job) -> None:
+    """The device computes gradients long after their hooks ran, because the host does not wait for it."""
+    with devices.slow(2_000):
+        plain(job)
+        read_at_once(job)
+
+
+def from_an_overflow(job: Job) -> None:
+    """Loss scaling in float16, whose first scales are too large for every gradient."""
+    scaler = torch.amp.GradScaler(devices.device().type, init_scale=2.0**40)
+    scales = []
+    for step in range(6 * STEPS):
+        job.optimizer.zero_grad()
+        with torch.autocast(devices.device().type, dtype=torch.float16):
+            loss = loss_of(job, step)
+        scaler.scale(loss).backward()
+        scaler.unscale_(job.optimizer)
+        nn.utils.clip_grad_norm_(job.model.parameters(), 1.0)
+        scaler.step(job.optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert 1 < scales[-1] < 2.0**39, scales
+    job.facts["scales"] = scales
 
 
 class SAM(torch.optim.Optimizer):
@@ -163,18 +211,22 @@ def told_otherwise(model: nn.Module) -> list[nn.Module]:
     return [model]
 
 
+def exchanged(inputs: torch.Tensor) -> torch.Tensor:
+    """Each rank's part of the samples of all ranks, through the host."""
+    sent = inputs.cpu().contiguous()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    return received.to(inputs.device)
+
+
 class Exchanged(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(inputs)
-        dist.all_to_all_single(out, inputs.contiguous())
-        return out
+        return exchanged(inputs)
 
     @staticmethod
     def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(gradient)
-        dist.all_to_all_single(out, gradient.contiguous())
-        return out
+        return exchanged(gradient)
 
 
 class Margins(nn.Module):
@@ -240,7 +292,17 @@ def with_switched_adapters(job: Job) -> None:
         assert job.optimizer.progress().step == STEPS  # type: ignore[attr-defined]
 
 
+def capturable(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """The state of the optimizer is on the device too; torch refuses that on the CPU."""
+    return [torch.optim.AdamW(model.parameters(), 1e-2, capturable=not devices.is_on_cpu())]
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "gradients read at once": Scenario(mlp, read_at_once),
+    "backward on a side stream": Scenario(mlp, on_a_side_stream),
+    "gradients computed late": Scenario(mlp, computed_late),
+    "float16 from an overflow": Scenario(mlp, from_an_overflow),
+    "capturable AdamW": Scenario(mlp, plain, capturable),
     "SAM in two calls": Scenario(Norms, in_two_calls, sharpness_aware),
     "SAM in one call": Scenario(Norms, in_one_call, sharpness_aware),
     "GAN in one wrap": Scenario(Gan, adversarial, halves, ddp=FIND_UNUSED),

@@ -3,7 +3,8 @@
 """Ranks of a job as processes, for tests: `python script.py --rank NAME` runs a function of the script on one of them.
 
 A test file ends with `ranks.main()`. In the test, `ranks.run(function, size)` starts the processes, waits for them
-and returns how each one ended, with the function's result (JSON). A rank that does not end in time is killed.
+and returns how each one ended, with the function's result (JSON). A rank that does not end in time is killed. With the
+variable TEST_DEVICE_LIBRARY the ranks make their tensors on a device (devices.py).
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class Running:
         for process, log in zip(self.processes, self._logs, strict=True):
             while text not in log.read_text() and process.poll() is None and time.monotonic() < self._ends_at:
                 time.sleep(0.05)
+
+
+def on_a_device() -> bool:
+    """True if the ranks make their tensors on a device (devices.py)."""
+    return bool(os.environ.get("TEST_DEVICE_LIBRARY"))
 
 
 def free_port() -> int:
@@ -141,6 +147,10 @@ def must_run(function: Callable[..., Any], size: int = 2, **more: Any) -> list[A
 def main() -> None:
     """The end of every test file."""
     if len(sys.argv) > 2 and sys.argv[1] == "--rank":
+        if on_a_device():
+            import devices
+
+            devices.use()
         name, result = sys.argv[2], Path(sys.argv[3])
         returned = getattr(sys.modules["__main__"], name)(*sys.argv[4:])
         result.write_text(json.dumps(returned))

@@ -19,7 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+import devices
+
 STEPS = 6
+DEVICE = devices.device()
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Scenario:
     parts: Callable[[nn.Module], list[nn.Module]] | None = None  # parts of the model that gradtune gets
     options: dict[str, Any] = field(default_factory=dict)  # of gradtune
     own: tuple[str, ...] = ()  # prefixes of the names that are each rank's own
+    refusal: str = ""  # on a device: a part of the error, where gradtune refuses it; DDP is not run then
 
 
 def batch(step: int, rank: int | None = None, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,6 +78,8 @@ def mlp() -> nn.Module:
 def compare(scenario: Scenario) -> dict[str, Any]:
     """Trains both ways. `difference`: the largest to DDP, `between_ranks`: to rank 0, `moved`: the change by
     training."""
+    if scenario.refusal and not devices.is_on_cpu():
+        return {"refusal": scenario.refusal, "refused": _refused(scenario)}
     first, of_ddp = _run(scenario, is_gradtune=False)
     start, of_gradtune = _run(scenario, is_gradtune=True)
     del first
@@ -86,6 +92,14 @@ def compare(scenario: Scenario) -> dict[str, Any]:
         "facts": of_gradtune.facts,
         "facts_of_ddp": of_ddp.facts,
     }
+
+
+def _refused(scenario: Scenario) -> str:
+    try:
+        _run(scenario, is_gradtune=True)
+    except gradtune.Error as error:
+        return str(error)
+    return "no error"
 
 
 def _run(scenario: Scenario, is_gradtune: bool) -> tuple[dict[str, torch.Tensor], Job]:
@@ -127,9 +141,9 @@ def _largest_to_rank0(model: nn.Module, own: tuple[str, ...]) -> float:
     for name, value in _values(model).items():
         if name.startswith(own):
             continue
-        first = value.clone().contiguous()
+        first = value.cpu().clone().contiguous()
         dist.broadcast(first, 0)
-        largest = max(largest, _difference(value, first))
+        largest = max(largest, _difference(value.cpu(), first))
     return largest
 
 
@@ -196,7 +210,7 @@ def accumulated(job: Job) -> None:
 
 def scaled(job: Job) -> None:
     """One rank's loss is infinite in some steps: every rank has to skip them."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=256, growth_interval=3)
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=256, growth_interval=3)
     stepped = 0
     for step in range(2 * STEPS):
         job.optimizer.zero_grad()
@@ -216,7 +230,7 @@ def scaled(job: Job) -> None:
 def autocast(job: Job) -> None:
     for step in range(STEPS):
         job.optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
             loss = loss_of(job, step)
         loss.backward()
         job.optimizer.step()
@@ -260,7 +274,9 @@ def with_statistics(job: Job) -> None:
 def evaluate(job: Job) -> None:
     if job.forward is not job.model:
         for buffer in job.model.buffers():
-            dist.broadcast(buffer, 0)
+            first = buffer.cpu()
+            dist.broadcast(first, 0)
+            buffer.copy_(first)
     job.model.eval()
     job.facts["evaluated"] = float(job.model(batch(99, rank=0)[0]).sum())
 
@@ -421,7 +437,7 @@ def penalised(job: Job) -> None:
 
 def moved_to_the_same_place(job: Job) -> None:
     for step in range(STEPS):
-        job.model.to("cpu:0")
+        job.model.to(DEVICE)
         job.optimizer.zero_grad()
         loss_of(job, step).backward()
         job.optimizer.step()
@@ -520,6 +536,7 @@ def adamw(**options: Any) -> Callable[[nn.Module], list[torch.optim.Optimizer]]:
     return lambda model: [torch.optim.AdamW(model.parameters(), 1e-2, **options)]
 
 
+NO_SPARSE = "sparse gradients may be on the CPU"
 EACH_TENSOR = {"bucket_cap_mb": 1e-6}
 FIND_UNUSED = {"find_unused_parameters": True}
 SCENARIOS: dict[str, Scenario] = {
@@ -544,11 +561,11 @@ SCENARIOS: dict[str, Scenario] = {
     "averages swapped in": Scenario(mlp, averaged_weights),
     "two optimizers": Scenario(mlp, two_optimizers, head_and_trunk),
     "embedding": Scenario(Words, plain),
-    "sparse embedding, SGD": Scenario(sparse_words, plain, sgd(momentum=0.9)),
+    "sparse embedding, SGD": Scenario(sparse_words, plain, sgd(momentum=0.9), refusal=NO_SPARSE),
     "sparse embedding, Adagrad": Scenario(
-        sparse_words, plain, lambda model: [torch.optim.Adagrad(model.parameters(), 0.1)]
+        sparse_words, plain, lambda model: [torch.optim.Adagrad(model.parameters(), 0.1)], refusal=NO_SPARSE
     ),
-    "SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head),
+    "SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head, refusal=NO_SPARSE),
     "SparseAdam and Adam, accumulation": Scenario(sparse_words, sparse_and_accumulated, words_and_head),
     "two passes a step": Scenario(mlp, two_passes),
     "gradient penalty": Scenario(mlp, penalised),
@@ -560,7 +577,7 @@ SCENARIOS: dict[str, Scenario] = {
     "bfloat16 parameters": Scenario(mlp, plain, dtype=torch.bfloat16),
     "float64 parameters": Scenario(mlp, in_double, adamw(), dtype=torch.float64),
     "one float64 parameter": Scenario(Shifted, in_double, adamw(), dtype=None),
-    "sparse float64 embedding": Scenario(sparse_words, in_double_words, dtype=torch.float64),
+    "sparse float64 embedding": Scenario(sparse_words, in_double_words, dtype=torch.float64, refusal=NO_SPARSE),
     "DDP's hook": Scenario(mlp, plain, hook={}),
     "DDP's hook, float64 parameters": Scenario(mlp, in_double, dtype=torch.float64, hook=EACH_TENSOR),
     "DDP's hook, a bucket a tensor": Scenario(mlp, clipped, hook=EACH_TENSOR),
@@ -570,7 +587,9 @@ SCENARIOS: dict[str, Scenario] = {
     "DDP's hook, unused by all": Scenario(Halves, unused_alike, ddp=FIND_UNUSED, hook=FIND_UNUSED),
     "DDP's hook, channels_last": Scenario(Convolution, plain, hook={}),
     "DDP's hook, BatchNorm": Scenario(Norms, with_statistics, hook={}),
-    "DDP's hook, SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head, hook={}),
+    "DDP's hook, SparseAdam and Adam": Scenario(
+        sparse_words, two_optimizers, words_and_head, hook={}, refusal=NO_SPARSE
+    ),
     "DDP's hook, closed halfway": Scenario(mlp, closed_halfway, hook=EACH_TENSOR),
     "compiled": Scenario(mlp, plain, compiled=lambda model: torch.compile(model, backend="aot_eager"), allowed=1e-6),
     "compiled by blocks": Scenario(mlp, plain, compiled=compiled_blocks, allowed=1e-6),

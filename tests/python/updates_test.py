@@ -48,7 +48,7 @@ def saved_after_a_skip(folder: str) -> dict[str, Any]:
     import torch
 
     model, optimizer = wrapped()
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4.0)
     told = []
     for step in range(6):
         optimizer.zero_grad()
