@@ -43,7 +43,36 @@ def all_scenarios(*names: str) -> dict[str, Any]:
     return results
 
 
+def on_both() -> list[float]:
+    """The largest differences between training on the CPU and on the device, and between before and after it."""
+    import torch
+    import torch.distributed as dist
+
+    import devices
+    import scenarios
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    starts, ends = [], []
+    for place in (torch.device("cpu"), devices.device()):
+        torch.set_default_device(place)
+        start, job = scenarios._run(scenarios.Scenario(scenarios.mlp, scenarios.plain), is_gradtune=True)
+        starts.append([value.cpu() for value in start.values()])
+        ends.append([value.detach().cpu() for value in job.model.parameters()])
+
+    def largest(a: Any, b: Any) -> float:
+        return max(float((one - other).abs().max()) for one, other in zip(a, b, strict=True))
+
+    return [largest(*ends), largest(starts[1], ends[1])]
+
+
 class Semantics(unittest.TestCase):
+    @unittest.skipUnless(ranks.on_a_device(), "there is no device")
+    def test_the_device_comes_to_the_bits_of_the_cpu(self) -> None:
+        for difference, moved in ranks.must_run(on_both):
+            self.assertEqual(difference, 0)
+            self.assertGreater(moved, 0)
+
     def test_each_scenario_comes_to_the_bits_of_ddp(self) -> None:
         results = ranks.must_run(all_scenarios, 2, limit_s=400)
         self.assertGreaterEqual(len(results[0]), 61)
