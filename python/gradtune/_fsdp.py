@@ -3,7 +3,7 @@
 """Reads from FSDP2 which gradient it reduces over replicas, and what it does with the result.
 
 A process group is only told a tensor and an operation. The rest is read from FSDP's function foreach_reduce() while it
-runs. If a name in it is missing, as in another version of torch, the reduction is not recognised.
+runs. If a name in it is missing, as in an untested version of torch, the gradient goes as it is, and a line says so.
 """
 
 from __future__ import annotations
@@ -43,13 +43,22 @@ class Reduction:
         return bool(set(self.key[:-2]) & set(other[:-2]))
 
 
-def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | None:
+@dataclass(frozen=True)
+class Unreadable:
+    """A reduction by FSDP of which this file cannot read what it needs."""
+
+    missing: str  # a name that FSDP does not have
+
+
+def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | Unreadable | None:
     """The reduction for which FSDP2 calls its process group now; None if something else calls it."""
     is_average = bool(op == dist.ReduceOp.AVG)  # torch does not support the comparison the other way round
     frame = _caller("foreach_reduce", sys._getframe(1))
     unit = _caller("post_backward", frame)
-    if frame is None or unit is None or not (is_average or op == dist.ReduceOp.SUM):
+    if frame is None or not (is_average or op == dist.ReduceOp.SUM):
         return None
+    if unit is None:
+        return Unreadable("post_backward")
     known = frame.f_locals
     try:
         owner, parameters = unit.f_locals["self"], known["fsdp_params"]
@@ -61,10 +70,10 @@ def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | N
             name=_name(parameters),
             divisor=float(replicas) if is_average else after,
             in_place=after != 1,
-            used_at_once=_use(reduced, parameters, known["orig_dtype"], known["all_reduce_hook"]),
+            used_at_once=_use(reduced, parameters, known["all_reduce_hook"]),
         )
-    except (AttributeError, KeyError, TypeError):
-        return None
+    except (AttributeError, KeyError, TypeError) as error:
+        return Unreadable(str(error).strip("'"))
 
 
 def _caller(name: str, frame: FrameType | None) -> FrameType | None:
@@ -81,15 +90,18 @@ def _name(parameters: list[Any]) -> str:
     return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more"
 
 
-def _use(reduced: torch.Tensor, parameters: list[Any], dtype: torch.dtype | None, hook: Any) -> str:
+def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
     if torch._C._current_graph_task_id() < 0:
         return "it is reduced outside of a backward pass, as by a schedule of pipeline stages"
     if _gradtune.is_nested_pass():
         return "it is reduced in a backward pass inside of another one, as by reentrant checkpoints"
     if reduced.device.type != "cpu":
         return f"it is on {reduced.device}, where this has not been tried"
-    if dtype not in (None, reduced.dtype):
-        return f"reduce_dtype is {reduced.dtype} and that of the parameters is {dtype}"
+    for parameter in parameters:
+        # torch 2.15 lets a gradient have another dtype than its parameter; None is that of the reduction.
+        dtype = getattr(parameter, "sharded_grad_dtype", parameter.orig_dtype)
+        if dtype not in (None, reduced.dtype):
+            return f"reduce_dtype is {reduced.dtype} and that of the parameters is {dtype}"
     if hook is not None:
         return "its module has an all-reduce hook"
     for parameter in parameters:
@@ -122,6 +134,9 @@ def units_of(models: list[torch.nn.Module]) -> Iterator[Any]:
     for model in models:
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                unit = module._get_fsdp_state()._fsdp_param_group
-                if unit is not None and hasattr(unit.mesh_info, "replicate_process_group"):
-                    yield unit
+                state: Any = module._get_fsdp_state()
+                # A module has one unit in older versions of torch, and several in newer ones, each on its own mesh.
+                units = state._fsdp_param_groups if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
+                for unit in units:
+                    if unit is not None and hasattr(unit.mesh_info, "replicate_process_group"):
+                        yield unit

@@ -24,7 +24,8 @@ from torch.distributed.tensor import DTensor
 from typing_extensions import Unpack
 
 from ._checks import check_group, refuse
-from ._fsdp import Reduction, reduction_of, units_of
+from ._errors import say
+from ._fsdp import Reduction, Unreadable, reduction_of, units_of
 from ._options import Options, as_given, with_options
 from ._replicas import Replicas
 
@@ -32,6 +33,13 @@ __all__ = ["ReplicaGroup", "Replicas", "between_replicas"]
 
 
 _ProcessGroup: Any = dist.ProcessGroup  # torch's types do not know how it is implemented in Python
+
+
+class _Done(dist.Work):
+    """The work of a reduction that ends with the backward pass. torch 2.7 waits for the work, even if it is None."""
+
+    def wait(self, *_args: Any, **_options: Any) -> bool:
+        return True
 
 
 class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
@@ -46,6 +54,7 @@ class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
         self._group = group
         self._speaks = speaks
         self._name = ""
+        self._said_unreadable = False
         # By FSDP's object of a unit, or the object that the units of one root module share.
         self._replicas: weakref.WeakKeyDictionary[Any, Replicas] = weakref.WeakKeyDictionary()
 
@@ -78,9 +87,21 @@ class ReplicaGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduces tensors; a gradient of FSDP2 holds the result when backward() ends."""
         if opts is not None and isinstance(tensors, list) and len(tensors) == 1:
             asked = reduction_of(tensors[0], opts.reduceOp, self._group.size())
-            if asked is not None and self.of(asked).take(tensors[0], asked):
-                return None
+            if isinstance(asked, Unreadable):
+                self._say_unreadable(asked)
+            elif asked is not None and self.of(asked).take(tensors[0], asked):
+                return _Done()
         return self._group.allreduce(tensors, opts) if opts is not None else self._group.allreduce(tensors)
+
+    def _say_unreadable(self, asked: Unreadable) -> None:
+        if self._said_unreadable:
+            return
+        self._said_unreadable = True
+        if self._speaks and self.rank() == 0:
+            say(
+                "gradtune: the gradients of FSDP2 go over the replicas as they are, and are not tuned, because FSDP2 of torch "
+                f"{torch.__version__} cannot be read: {asked.missing} is missing\n"
+            )
 
     def shutdown(self) -> None:
         """Ends all sessions and the group."""
@@ -109,7 +130,11 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return call
 
 
+# Newer versions of torch have other names for the collectives of single tensors.
 for _name in (
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
     "allgather",
     "_allgather_base",
     "allgather_coalesced",
@@ -125,12 +150,15 @@ for _name in (
     "reduce",
     "reduce_scatter",
     "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced",
     "scatter",
     "send",
     "abort",
 ):
-    setattr(ReplicaGroup, _name, _forwarded(_name))
+    if hasattr(_ProcessGroup, _name):
+        setattr(ReplicaGroup, _name, _forwarded(_name))
 
 
 def _create(options: Any, _backend_options: Any) -> ReplicaGroup:

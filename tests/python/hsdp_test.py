@@ -203,6 +203,26 @@ def misused(mesh: Any) -> dict[str, Any]:
     return told
 
 
+def unreadable() -> dict[str, Any]:
+    """Reductions as by a version of FSDP2 without the names that gradtune reads."""
+    import torch
+    import torch.distributed as dist
+
+    _, mesh = hsdp.set_up(2, 2)
+    group = mesh["replica"].get_group()
+    tensor = torch.full((3,), 1.0 + group.rank())
+
+    def foreach_reduce() -> None:
+        dist.all_reduce(tensor, group=group)
+
+    def post_backward() -> None:
+        foreach_reduce()
+
+    foreach_reduce()
+    post_backward()
+    return {"sum": float(tensor[0]), "jobs": len(group.all())}
+
+
 def differing(when: str) -> list[str]:
     """Replica 1 leaves out a layer in that pass."""
     _, mesh = hsdp.set_up(2, 2)
@@ -300,6 +320,12 @@ class Hsdp(Meshes):
             self.assertIn("close() was called inside of a backward pass", told["closed"][0])
             self.assertIn("parameter 1.weight is in no unit of FSDP2", told["not in a unit"][0])
             self.assertIn("option ignore is not for the replicas", told["ignore"][0])
+
+    def test_a_version_of_fsdp_that_can_not_be_read_goes_as_it_is_and_a_line_says_so(self) -> None:
+        for rank, end in enumerate(ranks.run(unreadable, 4, **EXACT)):
+            with self.subTest(rank=rank):
+                self.assertEqual(end.returned, {"sum": 6, "jobs": 0}, end.output)
+                self.assertEqual(end.output.count("cannot be read: post_backward is missing"), 1 if rank == 0 else 0)
 
     def test_replicas_whose_units_differ_are_named(self) -> None:
         for when in ("0", "4"):
