@@ -27,6 +27,7 @@
 #include "engine/exec/memory.h"
 #include "engine/exec/workspace.h"
 #include "hooks/model.h"
+#include "hooks/torch_versions.h"
 #include "hooks/warnings.h"
 
 namespace gradtune {
@@ -152,10 +153,10 @@ class Gradients {
   class Hook;
   struct Parameter {
     torch::Tensor tensor;
-    torch::Tensor slot;                                  // the gradient, over the arena
-    std::byte* memory;                                   // of the slot
-    torch::Tensor given;                                 // the tensor that was handed over
-    std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
+    torch::Tensor slot;                 // the gradient, over the arena
+    std::byte* memory;                  // of the slot
+    torch::Tensor given;                // the tensor that was handed over
+    versions::NodePointer accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
     bool was_sparse = false;
     bool gave_rows = false;
