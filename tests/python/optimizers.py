@@ -259,7 +259,8 @@ CLASSES = (Base, OfAbc, AfterMixin, BeforeMixin, WithSlots, SuperOfItsClass, Fin
 
 def scenarios() -> dict[str, Scenario]:
     found = {name: Scenario(mlp, scheduled_and_noted, of(getattr(torch.optim, name))) for name in TORCH}
-    found["Muon and AdamW"] = Scenario(mlp, scheduled_and_noted, muon_and_adamw)
+    if hasattr(torch.optim, "Muon"):  # older versions of torch have none
+        found["Muon and AdamW"] = Scenario(mlp, scheduled_and_noted, muon_and_adamw)
     found |= {kind.__name__: Scenario(mlp, scheduled_and_noted, of(kind)) for kind in CLASSES}
     found |= {kind.__name__: Scenario(mlp, scheduled_and_noted, around(kind)) for kind in (Ahead, Forwarding)}
     found["OldAhead, by the one inside"] = Scenario(mlp, in_an_old_wrapper, of(torch.optim.AdamW))

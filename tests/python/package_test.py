@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 import shutil
 import subprocess
@@ -95,13 +96,53 @@ class Package(unittest.TestCase):
             built_with = Path(folder) / "gradtune" / "_built_with.py"
             built_with.write_text('TORCH = "2.1.0"\nVERSION = "0.1.0"\n')
             ran = python("import gradtune", folder)
-            self.assertIn("ImportError: gradtune was built with torch 2.1.0, and torch 2.11", ran.stderr)
+            installed = importlib.metadata.version("torch")
+            self.assertIn(f"ImportError: gradtune was built with torch 2.1.0, and torch {installed}", ran.stderr)
             (Path(folder) / "torch").mkdir()
             (Path(folder) / "torch" / "__init__.py").write_text(
                 "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
             )
             ran = python("import gradtune", folder)
             self.assertIn("ImportError: gradtune needs torch, and there is none: pip install torch==2.1.0", ran.stderr)
+
+    def test_the_wheel_requires_the_minor_version_that_it_was_built_with(self) -> None:
+        minor = ".".join(importlib.metadata.version("torch").split(".")[:2])
+        self.assertEqual(importlib.metadata.requires("gradtune"), [f"torch=={minor}.*"])
+
+    def test_a_build_without_a_torch_or_with_an_unsupported_one_says_which_are_supported(self) -> None:
+        allowed = "torch>=2.7,<2.16"
+        with tempfile.TemporaryDirectory() as folder:
+            version = Path(folder) / "version.py"
+            for content, said in {
+                "": f"has none: pip install '{allowed}' first",
+                "__version__ = '2.6.0+cu126'\n": f"supports {allowed}, and in {folder} is torch 2.6: pip install",
+                "__version__ = '2.16.0'\n": f"supports {allowed}, and in {folder} is torch 2.16: pip install",
+                "nothing\n": f"{folder}/version.py has no version of torch",
+            }.items():
+                version.write_text(content)
+                if not content:
+                    version.unlink()
+                with self.subTest(content):
+                    ran = self.required("wheel", Torch_DIR=folder)
+                    self.assertEqual(ran.returncode, 1)
+                    self.assertIn(said, ran.stderr)
+                    self.assertNotIn("Traceback", ran.stderr)
+            version.write_text("__version__ = '2.16.0'\n")
+            ran = self.required("wheel", Torch_DIR=folder, GRADTUNE_UNTESTED_TORCH="1")
+            self.assertEqual(ran.stdout, "{'dependencies': ['torch==2.16.*']}\n", ran.stderr)
+
+    def required(self, state: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Asks for the requirements in a state of the build, for a package that supports torch 2.7 to 2.15."""
+        return python(
+            f"import os, torch_version; os.environ.update({variables})\n"
+            f"of = torch_version.Dependencies(); of.build_state({state!r})\n"
+            "print(of.dynamic_metadata({'oldest': '2.7', 'newest': '2.15'}, {}))",
+            str(ROOT / "python"),
+        )
+
+    def test_a_source_archive_requires_all_supported_versions(self) -> None:
+        ran = self.required("sdist")
+        self.assertEqual(ran.stdout, "{'dependencies': ['torch>=2.7,<2.16']}\n", ran.stderr)
 
     def test_the_program(self) -> None:
         command = [sys.executable, "-m", "gradtune", "--help"]
