@@ -35,7 +35,8 @@ RecordedRank::RecordedRank(const c10::intrusive_ptr<c10d::ProcessGroup>& group, 
       gradients_(4 * compute_.table.numel()),
       arena_(4 * compute_.table.numel()),
       ready_us_(compute_.table.tensors.size()),
-      peers_(group, {}, kTimeoutMs, clock_, core::Status()),
+      peers_(group, {}, kTimeoutMs, clock_, core::Status(), /*alarm_before=*/nullptr, /*interrupted=*/{}, Carrier(),
+             /*say=*/{}),
       executor_(peers_.groups(), clock_, {.host_threads = host_threads, .timeout_ms = kTimeoutMs},
                 [this](bool finite) {
                   word_ = {finite ? 0.0 : 1.0};
