@@ -34,8 +34,9 @@ core::Result<std::string> explain_journal(const ExplainOptions& options) {
   if (!journal) return journal.error();
   const auto report = make_report(journal.value());
   if (!report) return named(options.file, report.error());
-  if (!report.value().explanation) return invalid(options.file, report.value().why_unexplained);
-  return in_words(*report.value().explanation);
+  const core::Result<Explanation>& explanation = report.value().explanation;
+  if (!explanation) return invalid(options.file, explanation.error().message);
+  return in_words(explanation.value());
 }
 
 core::Result<std::string> explain_strategy(const ExplainOptions& options, const std::string& text) {

@@ -297,9 +297,9 @@ std::string picture_part(const Report& report) {
 }
 
 std::string why_part(const Report& report) {
-  if (!report.explanation) return note(fmt::format("Not known: {}.", name(report.why_unexplained, 600)));
+  if (!report.explanation) return note(fmt::format("Not known: {}.", name(report.explanation.error().message, 600)));
   std::string text;
-  for (const std::string& sentence : sentences(*report.explanation))
+  for (const std::string& sentence : sentences(report.explanation.value()))
     text += fmt::format("<p>{}</p>\n", name(sentence, 1000));
   return text + note(
                     "This is a forecast from the times of the job's own operations. The command gradtune explain has a "

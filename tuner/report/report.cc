@@ -221,7 +221,6 @@ class Maker {
 
   void show_chosen() {
     const int32_t slot = slot_of(report_.strategies, report_.chosen.strategy);
-    report_.why_unexplained = "it has no strategy to explain";
     if (slot < 0 || report_.chosen.strategy.buckets.empty()) return;
     if (const core::Status fits = core::validate(report_.chosen.strategy, table_); !fits) {
       report_.lacks.push_back("The strategy does not fit the job's gradients: " + fits.error().message + ".");
@@ -240,14 +239,9 @@ class Maker {
     try {
       JournalFile journal = journal_;
       journal.job.table = table_;
-      auto explanation = explain(journal, slot);
-      if (explanation) {
-        report_.explanation = std::move(explanation).value();
-      } else {
-        report_.why_unexplained = explanation.error().message;
-      }
+      report_.explanation = explain(journal, slot);
     } catch (const std::exception& error) {
-      report_.why_unexplained = error.what();
+      report_.explanation = core::Error{core::Error::Code::invalid, error.what()};
     }
   }
 

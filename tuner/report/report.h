@@ -81,9 +81,8 @@ struct Report {
   std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
   StepPicture picture = {};             // of a step under the chosen strategy
 
-  // Why the chosen strategy is as it is, or else what is missing to say it.
-  std::optional<Explanation> explanation = {};
-  std::string why_unexplained = {};
+  // Says why the chosen strategy is as it is; an error says what is missing for that.
+  core::Result<Explanation> explanation = core::Error{core::Error::Code::invalid, "it has no strategy to explain"};
 
   std::string label(int32_t slot) const;
 };
