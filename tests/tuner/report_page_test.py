@@ -144,7 +144,7 @@ class Page(unittest.TestCase):
         golden = JOURNALS / "half_1gbit.jsonl"
         for arguments, code, said in [
             ((broken,), 1, "broken.jsonl: line 1: the key \"schema\" is missing"),
-            ((empty,), 1, "empty.jsonl: line 1"),
+            ((empty,), 1, "empty.jsonl: the file is empty; a journal is needed"),
             ((strange,), 1, "strange.jsonl: line 3: step_ms: a number"),
             ((self.folder / "none.jsonl",), 1, "none.jsonl"),
             ((golden, "--trace", trace), 1, "trace.json: the trace is of another model"),
