@@ -11,6 +11,7 @@ way. The job is that of ddp_train.py --model text, a transformer of 0.43 M param
 - fp32, bf16: PyTorch's DistributedDataParallel, `bf16` with its compression hook
 - lossy: gradtune.wrap() with that fidelity, once its tuning has decided
 - rounds: gradtune.rounds() with that fidelity and at most 8 updates a round, once its tuning has decided
+- delayed: the same with 8 updates in each round, of which 3 go on while the exchange is under way
 - diloco: 8 updates, then a blocking fp32 all-reduce of the changes and an outer step, as people write it
 
 All ways train in the same processes and take turns. A turn begins with a round that is not counted, and its figure is the
@@ -38,7 +39,8 @@ from support.shaped import Bench, row, save  # noqa: E402
 LINKS = ("20mbit-25ms", "200mbit-25ms", "1gbit-25ms")
 TASKS = {"text": {"model": "text", "steps": 400}, "lstm": {"model": "lstm", "steps": 400},
          "fashion": {"model": "vgg", "steps": 468}}
-WAYS = ("fp32", "bf16", "lossy", "rounds", "diloco")
+WAYS = ("fp32", "bf16", "lossy", "rounds", "delayed", "diloco")
+IN_ROUNDS = ("rounds", "delayed")
 UPDATES = 8
 MOST_TUNING = 420  # of the session's steps
 # (way, anchor): the goal of the ratio at 20 Mbit/s.
@@ -70,12 +72,16 @@ class Way:
             gradtune.wrap(self.optimizer, self.model, fidelity="lossy", lossy_after=0)
         elif name == "rounds":
             gradtune.rounds(self.optimizer, self.model, most=UPDATES, dense_steps=20, fidelity="lossy")
+        elif name == "delayed":
+            gradtune.rounds(
+                self.optimizer, self.model, most=UPDATES, least=UPDATES, delay=3, dense_steps=20, fidelity="lossy"
+            )
         else:
             self.anchors = [p.detach().clone().requires_grad_() for p in self.model.parameters()]
             self.outer = outer_sgd(torch, self.anchors)
 
     def end_round(self):
-        """Exchanges what is due, also within a round."""
+        """Exchanges what is due, also within a round; a delayed exchange may go on into the next turn."""
         if self.name == "rounds":
             self.optimizer.end_round()
         elif self.name == "diloco" and self.updates % UPDATES:
@@ -104,9 +110,9 @@ class Way:
 
     def run(self, data, steps):
         """The mean time of a step in ms, after a round that is not counted."""
-        if self.name in ("lossy", "rounds"):
+        if self.name in ("lossy", *IN_ROUNDS):
             self.optimizer.exclude_step()  # the other ways' turns are no part of it
-        for _ in range(UPDATES if self.name in ("rounds", "diloco") else 1):
+        for _ in range(UPDATES if self.name in (*IN_ROUNDS, "diloco") else 1):
             self.step(data)
         self.end_round()
         began = time.perf_counter()
@@ -117,7 +123,7 @@ class Way:
 
     def tune(self, data):
         """Trains until tuning has decided on all ranks; returns the number of steps."""
-        if self.name not in ("lossy", "rounds"):
+        if self.name not in ("lossy", *IN_ROUNDS):
             return 0
         count, dist = 0, self.torch.distributed
         while True:
@@ -125,7 +131,7 @@ class Way:
             count += 1
             if count % 10:
                 continue
-            is_far = self.name == "rounds" and self.optimizer.round_progress().synchronous
+            is_far = self.name in IN_ROUNDS and self.optimizer.round_progress().synchronous
             done = (self.optimizer.result().decided and not is_far) or self.optimizer.progress().step > MOST_TUNING
             flag = self.torch.tensor(float(done))
             dist.all_reduce(flag, dist.ReduceOp.MIN)
@@ -152,14 +158,14 @@ def train_on_a_rank(turns, steps, report):
         for turn in range(len(WAYS)):
             name = WAYS[(at + turn) % len(WAYS)]
             means[name].append(ways[name].run(data, steps))
-    told = {name: str(ways[name].optimizer.result()) for name in ("lossy", "rounds")}
+    told = {name: str(ways[name].optimizer.result()) for name in ("lossy", *IN_ROUNDS)}
     progress = ways["rounds"].optimizer.round_progress()
     if dist.get_rank() == 0:
         of_rounds = {"updates": progress.updates_a_round, "exchange_ms": progress.exchange_ms,
                      "update_ms": progress.update_ms}
         Path(report).write_text(json.dumps({"means": means, "tuned": tuned, "told": told, "rounds": of_rounds}),
                                 encoding="utf-8")
-    for name in ("lossy", "rounds"):
+    for name in ("lossy", *IN_ROUNDS):
         ways[name].optimizer.close()
     dist.destroy_process_group()
 
@@ -174,7 +180,7 @@ def measure_link(build, link, turns, steps, rows):
     for name, text in found["told"].items():
         print(f"{link}, {name}, {found['tuned'][name]} steps of tuning: {text}", flush=True)
     for name, anchors in (("bf16", ("fp32",)), ("lossy", ("fp32",)), ("diloco", ("fp32",)),
-                          ("rounds", ("fp32", "bf16", "lossy", "diloco"))):
+                          *((name, ("fp32", "bf16", "lossy", "diloco")) for name in IN_ROUNDS)):
         for anchor in anchors:
             ratios = [a / b for a, b in zip(means[name], means[anchor])]
             goal = GOALS.get((name, anchor)) if link.startswith("20mbit") else None
