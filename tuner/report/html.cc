@@ -179,7 +179,7 @@ std::string verdict_of(PairTest::Verdict verdict) {
 
 // The number of planned pairs; for an unfinished test also the number of pairs so far.
 std::string pairs_of(const PairTest& test) {
-  const std::string wanted = plural(test.wanted, "pair");
+  std::string wanted = plural(test.wanted, "pair");
   if (test.verdict != PairTest::Verdict::open) return wanted;
   return fmt::format("{} of {}", test.pairs_ms.size(), wanted);
 }
