@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "gradtune/gradtune.h"
-#include "hooks/module_model.h"
-#include "hooks/optim_stepper.h"
 #include "hooks/refusal.h"
 #include "hooks/session.h"
+#include "hooks/trained_by.h"
 
 namespace gradtune {
 
@@ -19,13 +18,7 @@ Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
 Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options) {
   if (!group) refuse("wrap needs a process group, see init_process_group");
-  const auto make = [&](const Settings& settings) {
-    Trained trained;
-    trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers, settings.ignored);
-    trained.stepper = std::make_unique<OptimStepper>(optimizers);
-    return trained;
-  };
-  return {std::make_unique<Session>(make, group, options), optimizers};
+  return {std::make_unique<Session>(trained_by(optimizers, module), group, options), optimizers};
 }
 
 Optimizer::Optimizer(std::unique_ptr<Session> session, std::vector<torch::optim::Optimizer*> inner)

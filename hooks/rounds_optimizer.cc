@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "gradtune/rounds.h"
-#include "hooks/module_model.h"
-#include "hooks/optim_stepper.h"
 #include "hooks/refusal.h"
 #include "hooks/rounds.h"
 #include "hooks/rounds_file.h"
 #include "hooks/session.h"
+#include "hooks/trained_by.h"
 
 namespace gradtune {
 namespace {
@@ -109,14 +108,7 @@ class RoundsOptimizer::State {
 
  private:
   void open(Arrival arrival, const Options& options) {
-    const auto make = [&](const Settings& settings) {
-      Trained trained;
-      trained.model = std::make_unique<ModuleModel>(module_, settings.broadcast_buffers, settings.ignored);
-      trained.stepper = std::make_unique<OptimStepper>(std::vector<torch::optim::Optimizer*>{&inner_});
-      trained.arrival = arrival;
-      return trained;
-    };
-    session_ = std::make_unique<Session>(make, group_, options);
+    session_ = std::make_unique<Session>(trained_by({&inner_}, module_, arrival), group_, options);
   }
 
   void begin_rounds() {

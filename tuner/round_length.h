@@ -17,10 +17,12 @@ namespace gradtune::tuner {
 constexpr double kShareOfExchange = 0.05;
 constexpr int64_t kMostUpdatesARound = 1'000'000;
 
-// The smallest number of updates, from `least` to `most`, for which an exchange has its share; `most` if there is none.
+// The allowed numbers of updates in a round.
 struct UpdatesARound {
   int64_t least = 1, most = 8;
 };
+
+// The smallest allowed number of updates for which an exchange has its share; the largest one if there is none.
 int64_t shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed);
 
 // A number of updates that was chosen, and the medians that decided it.

@@ -8,13 +8,14 @@ DiLoCo, 2023). gradtune chooses the number of updates in a round, and tunes the 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -41,7 +42,7 @@ class RoundProgress:
     """The state of training in rounds."""
 
     synchronous: bool
-    """Training has not gone over to rounds: during the dense steps, and while an exchange at each step is cheap."""
+    """Rounds have not begun: during the dense steps, and while an exchange at each step is cheap."""
     rounds: int
     """Rounds that ended."""
     updates: int
@@ -101,13 +102,20 @@ class _Attached:
 class _RoundsWrap(Wrap):
     """A wrap whose session is synchronous at first, and exchanges in rounds from a step on that all ranks agree on."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, plan: _Plan, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        plan: _Plan,
+        group: dist.ProcessGroup,
+        options: Mapping[str, Any],
+        kept: _KeptRound | None,
+    ) -> None:
         super().__init__([optimizer], None, names_of(_RoundsMethods))
-        self.options: dict[str, Any] = {}
         self.dense_steps = 0
-        self.kept: _KeptRound | None = None
         self._plan = plan
         self._group = group
+        self._options = options
+        self._kept = kept
 
     @property
     def rounds(self) -> _gradtune.Rounds | None:
@@ -119,11 +127,11 @@ class _RoundsWrap(Wrap):
         self.dense_steps = 0
         session.learn_round_length(self._plan.least, self._plan.most)
 
-    def go_over(self, first: int) -> _gradtune.Rounds:
+    def begin_rounds(self, first: int) -> _gradtune.Rounds:
         """Ends the synchronous session, and begins rounds of `first` updates; all ranks call it."""
         self.session.close(None)
         # The dense steps are those that lossy compressors wait for.
-        options = {"lossy_after": 0, **self.options}
+        options = {"lossy_after": 0, **self._options}
         trained, plan = self._trained, self._plan
         self.session = session = _gradtune.Rounds(
             _Attached(trained),
@@ -137,8 +145,7 @@ class _RoundsWrap(Wrap):
             plan.outer_lr,
             plan.outer_momentum,
         )
-        if self.kept is not None:
-            self.kept.keep(self)
+        self._round_ended(True)
         return session
 
     def close(self, failure: str | None = None) -> None:
@@ -160,25 +167,32 @@ class _RoundsWrap(Wrap):
             return
         self.dense_steps += 1
         if self.dense_steps >= self._plan.dense_steps and self.session.updates_a_round() > 1:
-            self.go_over(self.session.updates_a_round())
+            self.begin_rounds(self.session.updates_a_round())
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._rescued():
             super()._after(optimizer, args, kwargs)
 
-    def _rescued(self) -> _Rescue:
-        return _Rescue(self.kept if self.rounds is not None else None)
+    @contextlib.contextmanager
+    def _rescued(self) -> Iterator[None]:
+        """Writes the kept round if the body raises an error between ranks."""
+        try:
+            yield
+        except Error as error:
+            if self._kept is not None and self.rounds is not None and error.code in ("lost", "timeout", "peer"):
+                self._kept.write()
+            raise
 
     def _round_ended(self, ended: bool) -> None:
-        if ended and self.kept is not None:
-            self.kept.keep(self)
+        if ended and self._kept is not None:
+            self._kept.keep(self)
 
 
 class _KeptRound:
     """The state of the end of the last round, in memory, and the file that gets it when another rank is lost."""
 
     def __init__(self, path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.path = path
+        self._path = path
         self._model = weakref.ref(model)
         self._optimizer = weakref.ref(optimizer)
         self._state: dict[str, Any] | None = None
@@ -195,26 +209,11 @@ class _KeptRound:
     def write(self) -> None:
         if self._state is None:
             return
-        folder = os.path.dirname(os.path.abspath(self.path))
+        folder = os.path.dirname(os.path.abspath(self._path))
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             torch.save(self._state, file)
-        os.replace(file.name, self.path)
-
-
-class _Rescue:
-    """Writes the kept round if the body raises an error between ranks."""
-
-    def __init__(self, kept: _KeptRound | None) -> None:
-        self._kept = kept
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if self._kept is None or not isinstance(error, Error) or error.code not in ("lost", "timeout", "peer"):
-            return
-        self._kept.write()
-        print(f"gradtune: the state of the end of the last round is in {self._kept.path}", file=sys.stderr, flush=True)
+        os.replace(file.name, self._path)
+        print(f"gradtune: the state of the end of the last round is in {self._path}", file=sys.stderr, flush=True)
 
 
 class _RoundsMethods(Methods):
@@ -256,7 +255,7 @@ class _RoundsMethods(Methods):
         path, wrap = os.fspath(folder), self._gradtune
         session_step, dense_steps, updates_a_round = _gradtune.saved_rounds(path)
         if updates_a_round > 0 and wrap.rounds is None:
-            wrap.go_over(updates_a_round)
+            wrap.begin_rounds(updates_a_round)
         wrap.session.load_checkpoint(path)
         if wrap.rounds is None:
             if wrap.session.progress()["step"] != session_step:
@@ -271,7 +270,7 @@ class _RoundsMethods(Methods):
         """
         wrap = self._gradtune
         updates = int(state["updates_a_round"])
-        rounds = wrap.rounds or wrap.go_over(updates)
+        rounds = wrap.rounds or wrap.begin_rounds(updates)
         rounds.restore(int(state["rounds"]), updates, list(state["momenta"]))
 
 
@@ -307,7 +306,7 @@ def rounds(
             optimizer.step()  # exchanges when a round ends
         optimizer.end_round()  # all ranks have the same parameters from here on
 
-    Training is synchronous for `dense_steps` steps, as with wrap(). From then on it goes over to rounds as soon as an
+    Training is synchronous for `dense_steps` steps, as with wrap(). From then on it switches to rounds as soon as an
     exchange at each step takes more than a twentieth of the step's computation. In a round each rank updates its own
     parameters, with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters
     changed is the gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go
@@ -344,13 +343,13 @@ def rounds(
     check([optimizer], [model])
     if isinstance(model, DistributedDataParallel) or is_replicated([model]):
         refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")
-    whose = check_group(group)
-    made = _RoundsWrap(optimizer, plan, whose)
-    made.options = given = as_given(options)
+    kept = None
     if keep_round is not None:
         if delay > 0:
             refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
-        made.kept = _KeptRound(os.fspath(keep_round), model, optimizer)
-    made.begin = functools.partial(_begin, model=weakref.ref(model), group=whose, options=given)
+        kept = _KeptRound(os.fspath(keep_round), model, optimizer)
+    ranks, given = check_group(group), as_given(options)
+    made = _RoundsWrap(optimizer, plan, ranks, given, kept)
+    made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given)
     made.begin(made)
     return cast(RoundsOptimizer, optimizer)

@@ -89,13 +89,13 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefusedByNameAndNothingIsChanged) {
     {
       auto other = make_mlp(1, /*width=*/32);
       torch::optim::SGD sgd(other->parameters(), 0.1);
-      Session session(trained_by(sgd, *other), group, quiet());
+      Session session(trained_by({&sgd}, *other), group, quiet());
       EXPECT_THAT(message_of([&] { session.load_checkpoint(path("good")); }), HasSubstr("it is for another model"));
       auto transposed = make_mlp(1);
       torch::Tensor weight = transposed->parameters()[0];
       weight.set_data(weight.detach().t().contiguous().t());
       torch::optim::SGD of_transposed(transposed->parameters(), 0.1);
-      Session last(trained_by(of_transposed, *transposed), group, quiet());
+      Session last(trained_by({&of_transposed}, *transposed), group, quiet());
       EXPECT_THAT(message_of([&] { last.load_checkpoint(path("good")); }), HasSubstr("or memory formats differ"));
     }
     EXPECT_EQ(job.session().progress().step, 6);

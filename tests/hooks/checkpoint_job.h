@@ -25,9 +25,9 @@
 #include "hooks/gradients.h"
 #include "hooks/module_model.h"
 #include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 #include "tuner/files/checkpoint_file.h"
 #include "tuner/files/file_io.h"
@@ -91,7 +91,7 @@ class Training {
     }
     auto clock = std::make_unique<DrivenClock>();
     clock_ = clock.get();
-    session_ = std::make_unique<Session>(trained_by(sgd_, *model_), group, quiet(options), std::move(clock));
+    session_ = std::make_unique<Session>(trained_by({&sgd_}, *model_), group, quiet(options), std::move(clock));
     if (from.folder.empty() || !from.checkpoint) return;
     session_->load_checkpoint(from.folder);
     EXPECT_EQ(session_->progress().step, step_);

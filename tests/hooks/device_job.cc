@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/engine/exec/gradient_arenas.h"
-#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strategy_file.h"
@@ -161,7 +161,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
     options.strategy = file;
   }
   torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
-  const MakeTrained make = [&, inner = trained_by(sgd, model)](const Settings& settings) {
+  const MakeTrained make = [&, inner = trained_by({&sgd}, model)](const Settings& settings) {
     Trained trained = inner(settings);
     trained.make_kernels = job.make_kernels;
     return trained;

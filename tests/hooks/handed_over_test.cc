@@ -6,9 +6,10 @@
 
 #include <vector>
 
+#include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/hooks/trained_by.h"
 
 namespace gradtune::test {
 namespace {
@@ -22,7 +23,7 @@ class HandedOver {
       : group_(group),
         session_(
             [this, sums](const Settings& settings) {
-              Trained trained = trained_by(sgd_, *model_)(settings);
+              Trained trained = trained_by({&sgd_}, *model_)(settings);
               trained.arrival = Arrival::handed_over;
               trained.sums = sums;
               return trained;

@@ -11,9 +11,9 @@
 
 #include "hooks/c10d/allowed_cores.h"
 #include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 #include "tests/tuner/recorded_audience.h"
 #include "tuner/files/journal_reader.h"
@@ -82,7 +82,7 @@ TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
     const auto front = std::make_shared<tuner::Recorded<Front>>();
     {
       Session session(
-          trained_by(sgd, model), group,
+          trained_by({&sgd}, model), group,
           {.fidelity = "half", .tuning_budget = 400, .timeout = 60, .policy = "mergecomp", .tuning_share = 1},
           std::make_unique<core::SteadyClock>(), front);
       for (int step = 0; step < 150; ++step) {

@@ -12,9 +12,10 @@
 #include "gradtune/rounds.h"
 #include "hooks/rounds.h"
 #include "hooks/rounds_file.h"
+#include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
@@ -102,13 +103,7 @@ void expect_near(const std::vector<torch::Tensor>& actual, const std::vector<tor
 class Job {
  public:
   Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0)
-      : session_(
-            [this](const Settings& settings) {
-              Trained trained = trained_by(inner_, *model_)(settings);
-              trained.arrival = Arrival::handed_over;
-              return trained;
-            },
-            group, quiet(options)),
+      : session_(trained_by({&inner_}, *model_, Arrival::handed_over), group, quiet(options)),
         rounds_(session_, model_->parameters(), {}, tuner::RoundLength({.least = updates, .most = updates}, updates),
                 delay) {}
 

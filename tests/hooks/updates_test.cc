@@ -5,9 +5,10 @@
 // other weights for a while, or skipped. In all of them, buffers are those of rank 0.
 #include <gmock/gmock.h>
 
+#include "hooks/session.h"
+#include "hooks/trained_by.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 
 namespace gradtune::test {
@@ -210,7 +211,7 @@ TEST(Updates, AnUpdateThatTheUserRunsIsAsOneOfTheSession) {
     for (torch::nn::Sequential* each : {&model, &twin}) (*each)->push_back(torch::nn::BatchNorm1d(5));
     const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
     torch::optim::SGD sgd(model->parameters(), options), twin_sgd(twin->parameters(), options);
-    Session session(trained_by(sgd, *model), group, quiet({.fidelity = "exact", .tuning_budget = 0}));
+    Session session(trained_by({&sgd}, *model), group, quiet({.fidelity = "exact", .tuning_budget = 0}));
     auto optimizer = wrap(twin_sgd, *twin, group, quiet({.fidelity = "exact", .tuning_budget = 0}));
     for (int step = 0; step < 5; ++step) {
       const Data data = make_data(rank.rank, step);
@@ -239,7 +240,7 @@ TEST(Updates, OptimizersOfOneSessionNeedNotStepAsOften) {
     auto group = make_group();
     auto model = make_mlp(1);
     torch::optim::SGD sgd(model->parameters(), 0.1);
-    Session session(trained_by(sgd, *model), group, quiet({.fidelity = "exact", .tuning_budget = 0}));
+    Session session(trained_by({&sgd}, *model), group, quiet({.fidelity = "exact", .tuning_budget = 0}));
     const auto pass = [&](int step, bool with_second) {
       sgd.zero_grad();
       loss_of(model, make_data(rank.rank, step)).backward();

@@ -70,7 +70,7 @@ class RoundsOptimizer {
   std::unique_ptr<State> state_;
 };
 
-// Trains synchronously for `dense_steps` steps, as wrap() does. From then on it goes over to rounds as soon as an
+// Trains synchronously for `dense_steps` steps, as wrap() does. From then on it switches to rounds as soon as an
 // exchange at each step takes more than a twentieth of the step's computation. A round has the fewest updates, up to
 // `most`, between which an exchange takes no more than that. With most = 1 training stays synchronous.
 //
