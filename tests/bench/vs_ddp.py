@@ -41,7 +41,7 @@ import tempfile
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import ROOT, Bench, LinkRefused, flags_of_parts, raced_strategies, row, save  # noqa: E402
+from support.shaped import ROOT, Bench, LinkRefused, are_same, flags_of_parts, raced_strategies, row, save  # noqa: E402
 from support.shaped import median_step as median_step_after  # noqa: E402
 
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
@@ -91,12 +91,6 @@ def timed_steps(rate):
     return 20 if rate.startswith("200mbit") else 40
 
 
-def are_same(file, other):
-    """Tells if two strategy files have the same strategy, with any evidence."""
-    plans = [json.loads(path.read_text(encoding="utf-8")) for path in (file, other)]
-    return all(plans[0][key] == plans[1][key] for key in ("buckets", "order", "in_flight"))
-
-
 def best_caps(bench, rate):
     caps = {}
     for name, hook in HOOKS.items():
@@ -118,7 +112,9 @@ def tune(bench, rate, fidelity):
           f"{report['strategy']['label']}", flush=True)
     entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     raced = raced_strategies(entries, bench.folder, tag)
-    arms = {label: file for label, file in raced.items() if not are_same(file, exported)}
+    committed = json.loads(exported.read_text(encoding="utf-8"))
+    arms = {label: file for label, file in raced.items()
+            if not are_same(json.loads(file.read_text(encoding="utf-8")), committed)}
     alone = {label: pinned_step(bench, rate, fidelity, file) for label, file in arms.items()}
     print(f"{rate}: gradtune {fidelity}, pinned: {({label: round(ms, 1) for label, ms in alone.items()})}", flush=True)
     near = [label for label in alone if alone[label] <= NEAR_BEST * min(alone.values())]

@@ -199,6 +199,11 @@ def plans(entries):
     return {strategy["label"]: strategy for strategy in strategies}
 
 
+def are_same(plan, other):
+    """Tells if two strategies send the same, with any label and evidence."""
+    return all(plan[key] == other[key] for key in ("buckets", "order", "in_flight"))
+
+
 def decided_values(entries, what, since=0):
     """The values of the decisions of that kind on strategies, by label."""
     return {entry["label"]: entry["value"] for entry in entries if entry.get("what") == what and entry["step"] >= since}
