@@ -48,6 +48,24 @@ class Package(unittest.TestCase):
         self.assertEqual(ran.stdout.split()[0], "0.1.0", ran.stderr)
         self.assertTrue((self.installed() / "py.typed").exists())
 
+    def test_a_wheel_loads_its_own_copies_of_libraries(self) -> None:
+        if "manylinux" not in (importlib.metadata.distribution("gradtune").read_text("WHEEL") or ""):
+            self.skipTest("it was built where it is installed, and uses the system's libraries")
+        ran = python(
+            "import gradtune\n"
+            "for line in open('/proc/self/maps'):\n"
+            "    if any(name in line for name in ('libtbb', 'libfmt', 'libhwy')): print(line.split()[-1])\n"
+        )
+        loaded = {Path(line) for line in ran.stdout.splitlines()}
+        program = subprocess.run(["ldd", self.installed() / "bin" / "gradtune"], capture_output=True, text=True, check=True)
+        words = program.stdout.split()
+        needed = {Path(word).resolve() for word in words if any(name in word for name in ("/libtbb", "/libfmt", "/libhwy"))}
+        carried = set((self.installed().parent / "gradtune.libs").iterdir())
+        self.assertEqual(3, len(carried))
+        self.assertEqual(carried, loaded)
+        self.assertTrue(needed and needed <= carried, f"{needed} beside {carried}")
+        self.assertNotIn("not found", program.stdout)
+
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
     def test_it_is_typed(self) -> None:
         ran = subprocess.run(
