@@ -84,18 +84,17 @@ Scanned scan(const TopkScan& block, Candidate* candidates) {
       return bits_of(di, hn::Gt(abs_bits(d, p), hn::Set(di, below)));
     };
     const auto keep = [&](size_t first, uint64_t bits) HWY_ATTR {
-      const auto keep_lowest = [&] {
+      const auto without_lowest = [&](uint64_t bits) HWY_ATTR {
         const size_t i = first + static_cast<size_t>(std::countr_zero(bits)) % 64;
         const float p = has_residual ? gradient[i] + residual[i] : gradient[i];
         candidates[found] = {block.index + static_cast<uint32_t>(begin + i), p};
         found += bits != 0;
-        bits &= bits - 1;
+        return bits & (bits - 1);
       };
       // Most words have at most two set bits. These are handled without a branch, since no processor could predict
       // it.
-      keep_lowest();
-      keep_lowest();
-      while (bits != 0) keep_lowest();
+      bits = without_lowest(without_lowest(bits));
+      while (bits != 0) bits = without_lowest(bits);
     };
     for_words(count, is_candidate, keep);
     for (size_t i = found_before; tile != nullptr && i < found; ++i) {
