@@ -40,7 +40,7 @@ uint64_t number(const char* variable, uint64_t otherwise) {
 // failed first, if it does not end (Peers::close).
 double most_later_s(const JobPlan& plan) {
   const bool goes_on = plan.fault->keeps_going(plan.fault->rank);
-  return static_cast<double>(number("FUZZ_LATER_S", 2)) + (goes_on ? 5 : 0);
+  return kSlowness * (static_cast<double>(number("FUZZ_LATER_S", 2)) + (goes_on ? 5 : 0));
 }
 
 std::vector<JobPlan> drawn_jobs(bool with_fault) {
