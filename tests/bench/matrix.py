@@ -197,10 +197,11 @@ def measure(build, cell, seconds, rows):
 
 
 def cells_to_run(wanted, rows):
-    """Missing cells first, then the oldest."""
+    """Missing cells first, then the oldest; models take turns."""
     dates = {entry["name"]: entry["date"] for entry in rows}
     cells = [cell for cell in all_cells() if all(word in cell.name for word in wanted)]
-    return sorted(cells, key=lambda cell: dates.get(cell.name, ""))
+    of_model = {cell: sum(other.model == cell.model for other in cells[:at]) for at, cell in enumerate(cells)}
+    return sorted(cells, key=lambda cell: (dates.get(cell.name, ""), of_model[cell]))
 
 
 def earlier_rows(out):
