@@ -8,32 +8,13 @@
 
 #include "gradtune/rounds.h"
 #include "hooks/refusal.h"
+#include "hooks/round_options.h"
 #include "hooks/rounds.h"
 #include "hooks/rounds_file.h"
 #include "hooks/session.h"
 #include "hooks/trained_by.h"
 
 namespace gradtune {
-namespace {
-
-void check(const RoundOptions& rounds) {
-  const auto refuse_unless = [](bool is_allowed, const char* name, auto value, const char* allowed) {
-    if (!is_allowed) refuse(std::string(name) + " is " + std::to_string(value) + "; allowed is " + allowed);
-  };
-  refuse_unless(rounds.most >= 1 && rounds.most <= tuner::kMostUpdatesARound, "most", rounds.most,
-                "a number of updates from 1 to 1000000");
-  refuse_unless(rounds.least >= 1 && rounds.least <= rounds.most, "least", rounds.least,
-                "a number of updates from 1 to most");
-  refuse_unless(rounds.delay >= 0 && (rounds.delay == 0 || rounds.delay < rounds.least), "delay", rounds.delay,
-                "0, or a number of updates below least");
-  refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
-  refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
-                "a number above 0 and at most 1");
-  refuse_unless(rounds.outer_momentum >= 0 && rounds.outer_momentum < 1, "outer_momentum", rounds.outer_momentum,
-                "a number from 0 to below 1");
-}
-
-}  // namespace
 
 // Two states: synchronous while `rounds_` is null, as with wrap(), and in rounds from then on. Other ranks' optimizers
 // have moments of their own in rounds, so there is no way back.

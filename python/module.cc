@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "hooks/nested_pass.h"
+#include "hooks/round_options.h"
 #include "hooks/rounds_file.h"
 #include "python/python_rounds.h"
 #include "python/python_session.h"
@@ -38,6 +39,36 @@ py::dict dict_of(const Rounds::Progress& progress) {
   return py::dict("rounds"_a = progress.rounds, "updates"_a = progress.updates,
                   "updates_a_round"_a = progress.updates_a_round, "exchange_ms"_a = progress.exchange_ms,
                   "update_ms"_a = progress.update_ms);
+}
+
+void define_rounds(py::module_& module) {
+  py::class_<PythonRounds, PythonSession>(module, "Rounds")
+      .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
+                    const py::dict&, int64_t, int64_t, int64_t, int64_t, double, double>())
+      .def("end_round", &PythonRounds::end_round)
+      .def("complete", &PythonRounds::complete)
+      .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
+      .def("outer_momenta", &PythonRounds::outer_momenta)
+      .def("restore", &PythonRounds::restore);
+
+  module.def("check_rounds", [](int64_t most, int64_t least, int64_t delay, int64_t dense_steps, double outer_lr,
+                                double outer_momentum) {
+    check(RoundOptions{.most = most,
+                       .least = least,
+                       .delay = delay,
+                       .dense_steps = dense_steps,
+                       .outer_lr = outer_lr,
+                       .outer_momentum = outer_momentum});
+  });
+  module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
+    save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
+  });
+  module.def("saved_updates_a_round", [](const std::string& folder) { return load_rounds(folder).updates_a_round; });
+  module.def("saved_dense_steps", [](const std::string& folder, int64_t session_step) {
+    const SavedRounds saved = load_rounds(folder);
+    check_step(saved, session_step, folder);
+    return saved.dense_steps;
+  });
 }
 
 }  // namespace
@@ -88,24 +119,7 @@ PYBIND11_MODULE(_gradtune, module) {
       .def("learn_round_length", &PythonSession::learn_round_length)
       .def("updates_a_round", &PythonSession::updates_a_round)
       .def("close", &PythonSession::close);
-
-  py::class_<PythonRounds, PythonSession>(module, "Rounds")
-      .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
-                    const py::dict&, int64_t, int64_t, int64_t, int64_t, double, double>())
-      .def("end_round", &PythonRounds::end_round)
-      .def("complete", &PythonRounds::complete)
-      .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
-      .def("outer_momenta", &PythonRounds::outer_momenta)
-      .def("restore", &PythonRounds::restore);
-
-  module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
-    save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
-  });
-  // (step of the session, synchronous steps, updates a round: 0 if training is synchronous)
-  module.def("saved_rounds", [](const std::string& folder) {
-    const SavedRounds saved = load_rounds(folder);
-    return std::tuple{saved.session_step, saved.dense_steps, saved.updates_a_round};
-  });
+  define_rounds(module);
 }
 
 }  // namespace gradtune

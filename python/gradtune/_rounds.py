@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import os
 import sys
@@ -33,8 +34,6 @@ from ._options import Options, PathLike, as_given, with_options
 from ._trained import Group, Named, Trained
 from ._wrap import begin, check
 from .replicas import is_replicated
-
-_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,6 @@ class _Plan:
     dense_steps: int
     outer_lr: float
     outer_momentum: float
-
-    def check(self) -> None:
-        for name, value, is_allowed, allowed in (
-            ("most", self.most, 1 <= self.most <= _MOST, f"a number of updates from 1 to {_MOST}"),
-            ("least", self.least, 1 <= self.least <= self.most, "a number of updates from 1 to most"),
-            ("delay", self.delay, self.delay == 0 or 0 < self.delay < self.least, "0, or a number of updates below least"),
-            ("dense_steps", self.dense_steps, self.dense_steps >= 1, "a number of steps above 0"),
-            ("outer_lr", self.outer_lr, 0 < self.outer_lr <= 1, "a number above 0 and at most 1"),
-            ("outer_momentum", self.outer_momentum, 0 <= self.outer_momentum < 1, "a number from 0 to below 1"),
-        ):
-            if not is_allowed:
-                refuse(f"{name} is {value}; allowed is {allowed}")
 
 
 class _Attached:
@@ -212,6 +199,8 @@ class _KeptRound:
         folder = os.path.dirname(os.path.abspath(self._path))
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             torch.save(self._state, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(file.name, self._path)
         print(f"gradtune: the state of the end of the last round is in {self._path}", file=sys.stderr, flush=True)
 
@@ -253,14 +242,12 @@ class _RoundsMethods(Methods):
         A job that loads a checkpoint of rounds goes on in rounds, without dense steps.
         """
         path, wrap = os.fspath(folder), self._gradtune
-        session_step, dense_steps, updates_a_round = _gradtune.saved_rounds(path)
+        updates_a_round = _gradtune.saved_updates_a_round(path)
         if updates_a_round > 0 and wrap.rounds is None:
             wrap.begin_rounds(updates_a_round)
         wrap.session.load_checkpoint(path)
         if wrap.rounds is None:
-            if wrap.session.progress()["step"] != session_step:
-                refuse(f"rounds.pt in {path} is of another step than the checkpoint beside it, because saving did not end")
-            wrap.dense_steps = dense_steps
+            wrap.dense_steps = _gradtune.saved_dense_steps(path, wrap.session.progress()["step"])
 
     def load_round(self, state: Mapping[str, Any]) -> None:
         """Goes on from the end of a round; all ranks must call it, with the same state.
@@ -339,7 +326,7 @@ def rounds(
         TypeError: An argument has a wrong type or name.
     """
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
-    plan.check()
+    _gradtune.check_rounds(*dataclasses.astuple(plan))
     check([optimizer], [model])
     if isinstance(model, DistributedDataParallel) or is_replicated([model]):
         refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")

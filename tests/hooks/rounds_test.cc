@@ -327,7 +327,7 @@ TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
     EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
     EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
     EXPECT_THAT(message({.dense_steps = 0}), HasSubstr("dense_steps is 0; allowed is a number of steps above 0"));
-    EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0.000000; allowed is a number above 0 and at most 1"));
+    EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0; allowed is a number above 0 and at most 1"));
     EXPECT_THAT(message({.outer_momentum = std::nan("")}),
                 HasSubstr("outer_momentum is nan; allowed is a number from 0"));
   });

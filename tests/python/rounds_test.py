@@ -248,8 +248,8 @@ class RoundsTest(unittest.TestCase):
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
         self.assertIn("dense_steps is 0; allowed is", told["dense_steps"])
-        self.assertIn("outer_lr is 0.0; allowed is", told["outer_lr"])
-        self.assertIn("outer_momentum is 1.0; allowed is", told["outer_momentum"])
+        self.assertIn("outer_lr is 0; allowed is", told["outer_lr"])
+        self.assertIn("outer_momentum is 1; allowed is", told["outer_momentum"])
         self.assertIn("unexpected keyword argument 'mots'", told["unknown"])
         self.assertIn("rounds() takes the plain model", told["ddp"])
 

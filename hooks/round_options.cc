@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/round_options.h"
+
+#include <sstream>
+#include <string>
+
+#include "hooks/refusal.h"
+#include "tuner/round_length.h"
+
+namespace gradtune {
+
+void check(const RoundOptions& rounds) {
+  const auto refuse_unless = [](bool is_allowed, const char* name, auto value, const std::string& allowed) {
+    if (is_allowed) return;
+    std::ostringstream text;
+    text << name << " is " << value << "; allowed is " << allowed;
+    refuse(text.str());
+  };
+  refuse_unless(rounds.most >= 1 && rounds.most <= tuner::kMostUpdatesARound, "most", rounds.most,
+                "a number of updates from 1 to " + std::to_string(tuner::kMostUpdatesARound));
+  refuse_unless(rounds.least >= 1 && rounds.least <= rounds.most, "least", rounds.least,
+                "a number of updates from 1 to most");
+  refuse_unless(rounds.delay >= 0 && (rounds.delay == 0 || rounds.delay < rounds.least), "delay", rounds.delay,
+                "0, or a number of updates below least");
+  refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
+  refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
+                "a number above 0 and at most 1");
+  refuse_unless(rounds.outer_momentum >= 0 && rounds.outer_momentum < 1, "outer_momentum", rounds.outer_momentum,
+                "a number from 0 to below 1");
+}
+
+}  // namespace gradtune

@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks the options of training in rounds, for C++ and for Python.
+#pragma once
+
+#include "gradtune/rounds.h"
+
+namespace gradtune {
+
+// Throws an error that names the first option whose value is not allowed, and the allowed values.
+void check(const RoundOptions& rounds);
+
+}  // namespace gradtune
