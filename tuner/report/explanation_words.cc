@@ -16,7 +16,7 @@ namespace {
 constexpr double kAlike = 0.005;  // shares of a step
 constexpr double kHidden = 0.05;  // communication beyond computation
 constexpr double kHelpful = 0.01;
-constexpr double kFarOff = 0.2;
+constexpr double kNoteworthy = 0.05;  // error of the model
 
 std::string_view name_of(Part part) {
   switch (part) {
@@ -33,8 +33,8 @@ std::string name_of(const Helped& helped) {
     case Remedy::half_the_delay: return "a network with half the delay";
     case Remedy::faster_compressors: return "compression that is twice as fast";
     case Remedy::lossy:
-      return helped.is_guess ? "lossy compression (fidelity \"lossy\"; a guess, because this job never timed it)"
-                             : "lossy compression (fidelity \"lossy\")";
+      return helped.is_guess ? "stronger compression (fidelity \"lossy\"; a guess, because this job never timed it)"
+                             : "stronger compression (fidelity \"lossy\")";
   }
   return "";
 }
@@ -43,23 +43,24 @@ std::string saved(double ms, const Explanation& explanation) {
   return fmt::format("a step of {} ({} less)", in_ms(ms), percent(1 - ms / explanation.expected_ms));
 }
 
-// The reasons for the buckets, by what the best other way would do to the step.
+// What the best other way would do to the step, and the buckets for which it is so.
 struct Verdicts {
-  std::vector<double> slower_ms = {};
-  size_t alike = 0, alone = 0;
+  double least_slower_ms = 0;
+  std::vector<int32_t> slower = {}, alike = {}, alone = {};
   std::vector<const BucketReason*> faster = {};
 
   explicit Verdicts(const Explanation& explanation) {
     for (const BucketReason& bucket : explanation.buckets) {
       if (bucket.others.empty()) {
-        ++alone;
+        alone.push_back(bucket.bucket);
         continue;
       }
       const double more_ms = bucket.others.front().ms - explanation.expected_ms;
       if (more_ms > kAlike * explanation.expected_ms) {
-        slower_ms.push_back(more_ms);
+        least_slower_ms = slower.empty() ? more_ms : std::min(least_slower_ms, more_ms);
+        slower.push_back(bucket.bucket);
       } else if (more_ms >= -kAlike * explanation.expected_ms) {
-        ++alike;
+        alike.push_back(bucket.bucket);
       } else {
         faster.push_back(&bucket);
       }
@@ -67,16 +68,21 @@ struct Verdicts {
   }
 };
 
-std::string how_many(size_t some, size_t all) {
-  if (some == all) return all == 2 ? "both" : fmt::format("all {}", all);
-  return some == 1 ? "one" : std::to_string(some);
+// "for buckets 0 and 2 "; nothing if there is one bucket in all.
+std::string for_buckets(const std::vector<int32_t>& some, size_t all) {
+  constexpr size_t kMostNamed = 4;
+  if (all == 1) return "";
+  if (some.size() == all) return all == 2 ? "for both " : fmt::format("for all {} ", all);
+  if (some.size() == 1) return fmt::format("for bucket {} ", some.front());
+  if (some.size() > kMostNamed) return fmt::format("for {} of them ", some.size());
+  return fmt::format("for buckets {} and {} ", fmt::join(some.begin(), some.end() - 1, ", "), some.back());
 }
 
 std::string gradients_of(const BucketReason& bucket) {
   return bucket.first == bucket.last ? bucket.first : bucket.first + " to " + bucket.last;
 }
 
-// The time by which a step would be longer if that bucket were not compressed. None if it is not compressed, or if
+// The time by which a step would be longer if that bucket were sent by an uncompressed all-reduce. None if it is, or if
 // that is not known.
 std::optional<double> uncompressed_more_ms(const BucketReason& bucket, const Explanation& explanation) {
   const auto plain = std::ranges::find(bucket.others, core::plain_all_reduce(), &OtherWay::option);
@@ -84,8 +90,8 @@ std::optional<double> uncompressed_more_ms(const BucketReason& bucket, const Exp
   return plain->ms - explanation.expected_ms;
 }
 
-// The bucket that gains most from its compression; nothing if none gains much.
-std::string most_compressed(const Explanation& explanation) {
+// The bucket that gains most from the way it is sent; nothing if none gains much.
+std::string most_gained(const Explanation& explanation) {
   const BucketReason* most = nullptr;
   double most_ms = kAlike * explanation.expected_ms;
   for (const BucketReason& bucket : explanation.buckets) {
@@ -95,88 +101,120 @@ std::string most_compressed(const Explanation& explanation) {
     most_ms = *more_ms;
   }
   if (most == nullptr) return "";
-  const std::string which = explanation.buckets.size() == 1 ? "" : fmt::format("most for bucket {}, ", most->bucket);
-  return fmt::format("compression saves {}{} a step; ", which, in_ms(most_ms));
+  const std::string which = explanation.buckets.size() == 1 ? "" : fmt::format(", most for bucket {}", most->bucket);
+  return fmt::format("; in place of an uncompressed all-reduce, \"{}\" saves {} a step{}", way_of(most->option),
+                     in_ms(most_ms), which);
+}
+
+// The place of the strategy among those that ran; nothing if it is not known or the only one.
+std::string place_of(const Explanation& explanation) {
+  const auto own = std::ranges::find(explanation.ran, explanation.label,
+                                     [](const RanStrategy& each) { return each.candidate.label; });
+  if (own == explanation.ran.end() || explanation.ran.size() < 2) return "";
+  const RanStrategy* other = nullptr;
+  for (const RanStrategy& each : explanation.ran) {
+    if (&each != &*own && (other == nullptr || each.measured_ms < other->measured_ms)) other = &each;
+  }
+  return fmt::format("Its steps took {}, and those of the next best of {} strategies that ran {} ({}). ",
+                     in_ms(own->measured_ms), explanation.ran.size(), in_ms(other->measured_ms),
+                     other->candidate.label);
 }
 
 std::string why_so(const Explanation& explanation) {
   const Verdicts verdicts(explanation);
   const size_t all = explanation.buckets.size();
-  std::string text = fmt::format("Gradients are sent in {}", all == 1 ? std::string("one group (bucket)")
-                                                                      : fmt::format("{} groups (buckets)", all));
+  std::string text = place_of(explanation);
+  text += fmt::format("Gradients are sent in {}",
+                      all == 1 ? std::string("one group (bucket)") : fmt::format("{} groups (buckets)", all));
   if (explanation.left_out > 0) text += fmt::format(", besides {} small ones", count(explanation.left_out));
+  text += most_gained(explanation);
   std::vector<std::string> reasons;
-  const auto add = [&](size_t buckets, std::string_view what) {
-    if (buckets == 0) return;
-    const std::string_view way = reasons.empty() ? "the best other way to send it" : "it";
-    reasons.push_back(all == 1 ? fmt::format("{} {}", way, what)
-                               : fmt::format("for {} {} {}", how_many(buckets, all), way, what));
+  const auto add = [&](const std::vector<int32_t>& buckets, std::string_view what) {
+    if (!buckets.empty()) reasons.push_back(for_buckets(buckets, all) + std::string(what));
   };
-  if (const size_t slower = verdicts.slower_ms.size(); slower > 0) {
-    add(slower, fmt::format("would make a step {} longer{}", in_ms(std::ranges::min(verdicts.slower_ms)),
-                            slower > 1 ? " or more" : ""));
+  add(verdicts.slower, fmt::format("any other way would make a step {}{} longer",
+                                   verdicts.slower.size() > 1 ? "at least " : "", in_ms(verdicts.least_slower_ms)));
+  add(verdicts.alike, fmt::format("the best other way would be as good (within {} of a step)", percent(kAlike)));
+  for (const BucketReason* bucket : verdicts.faster) {
+    add({bucket->bucket},
+        fmt::format("\"{}\" may save {}, which no run has confirmed", way_of(bucket->others.front().option),
+                    in_ms(explanation.expected_ms - bucket->others.front().ms)));
   }
-  add(verdicts.alike, fmt::format("would be as good (within {} of a step)", percent(kAlike)));
-  if (!verdicts.faster.empty()) {
-    const BucketReason& bucket = **std::ranges::max_element(verdicts.faster, {}, [&](const BucketReason* each) {
-      return explanation.expected_ms - each->others.front().ms;
-    });
-    add(verdicts.faster.size(),
-        fmt::format("is expected to be faster ({} for bucket {} would save {}), which only a measurement can confirm",
-                    way_of(bucket.others.front().option), bucket.bucket,
-                    in_ms(explanation.expected_ms - bucket.others.front().ms)));
-  }
-  add(verdicts.alone, "is not known");
-  return fmt::format("{}; {}{}.", text, most_compressed(explanation), fmt::join(reasons, ", and "));
+  add(verdicts.alone, "no other way is known");
+  return fmt::format("{}; {}.", text, fmt::join(reasons, "; "));
+}
+
+// The model expects computation alone to take longer than whole steps took.
+bool is_refuted(const Explanation& explanation) {
+  return explanation.measured_ms && explanation.computation_ms > *explanation.measured_ms;
+}
+
+// The largest share by which the model is off for a strategy that ran.
+double largest_error(const Explanation& explanation) {
+  double error = explanation.measured_ms ? std::abs(explanation.expected_ms / *explanation.measured_ms - 1) : 0;
+  for (const RanStrategy& each : explanation.ran) error = std::max(error, std::abs(each.error()));
+  return error;
 }
 
 std::string what_limits(const Explanation& explanation) {
   const double step_ms = explanation.expected_ms;
   std::string text = explanation.is_whole ? "A step" : "From the first gradient on, a step";
-  text += fmt::format(" is expected to take {}", in_ms(step_ms));
-  if (explanation.measured_ms) {
-    const double error = step_ms / *explanation.measured_ms - 1;
-    text += fmt::format(" ({} were measured{})", in_ms(*explanation.measured_ms),
-                        std::abs(error) > kFarOff ? ", so take these forecasts with caution" : "");
+  if (is_refuted(explanation)) {
+    return text + fmt::format(
+                      " was measured to take {}, and the model of this job expects {} for its computation alone, "
+                      "so nothing can be said about what limits a step.",
+                      in_ms(*explanation.measured_ms), in_ms(explanation.computation_ms));
   }
-  text += fmt::format(", and {} without any communication", in_ms(explanation.computation_ms));
-  if (step_ms - explanation.computation_ms < kHidden * step_ms) return text + ": computation is the limit.";
-  const Without& most = explanation.without.front();
-  return text + fmt::format("; most of the difference is due to {}: if that took no time, a step would take {}.",
-                            name_of(most.part), in_ms(most.ms));
+  text += fmt::format(" is expected to take {}", in_ms(step_ms));
+  if (explanation.measured_ms) text += fmt::format(" ({} were measured)", in_ms(*explanation.measured_ms));
+  const double communication_ms = step_ms - explanation.computation_ms;
+  text += fmt::format(". Communication adds {} to computation", in_ms(communication_ms));
+  if (communication_ms < kHidden * step_ms) {
+    text += ", so computation is the limit.";
+  } else {
+    const Without& most = explanation.without.front();
+    text += fmt::format(", and {} of that are {}.", in_ms(step_ms - most.ms), name_of(most.part));
+  }
+  if (const double error = largest_error(explanation); error > kNoteworthy) {
+    text += fmt::format(" The model is off by up to {} for what ran, so smaller gains are uncertain.", percent(error));
+  }
+  return text;
 }
 
 std::string what_helps(const Explanation& explanation) {
-  const double step_ms = explanation.expected_ms;
-  const auto helps = [&](const Helped& helped) { return helped.ms < (1 - kHelpful) * step_ms; };
+  if (is_refuted(explanation)) return "For the same reason there is no advice.";
+  const auto helps = [&](const Helped& helped) { return helped.ms < (1 - kHelpful) * explanation.expected_ms; };
   const auto& helped = explanation.helped;
   const bool batch_helps = explanation.larger_batch > kHelpful;
   std::string text;
   if (helped.empty() || !helps(helped.front())) {
-    text = "A faster network or faster compression would hardly help";
-    if (!batch_helps) return text + ", and neither would a larger batch.";
+    text = "With the same batch, a faster network or faster compression would hardly help.";
+    if (!batch_helps) text += " Neither would a larger batch.";
   } else {
-    std::string first = name_of(helped.front());
-    first[0] = static_cast<char>(first[0] - 'a' + 'A');
-    text = fmt::format("{} would help most: {}", first, saved(helped.front().ms, explanation));
-    if (helped.size() > 1 && helps(helped[1]))
+    text = fmt::format("With the same batch, {} would help most: {}", name_of(helped.front()),
+                       saved(helped.front().ms, explanation));
+    if (helped.size() > 1 && helps(helped[1])) {
       text += fmt::format("; next is {}: {}", name_of(helped[1]), saved(helped[1].ms, explanation));
-    if (!batch_helps) return text + ".";
+    }
+    text += ".";
   }
+  if (!batch_helps) return text;
   return text +
-         fmt::format("; twice the batch would take {} less time for each sample.", percent(explanation.larger_batch));
+         fmt::format(" With twice the batch, each sample would take {} less time.", percent(explanation.larger_batch));
 }
 
+// With its sign, and without a negative zero.
 std::string more(std::optional<double> ms) {
   if (!ms) return "-";
-  const double tenths = std::round(10 * *ms) / 10;
-  return fmt::format("{:+.1f}", tenths == 0 ? 0 : tenths);  // without a negative zero
+  const std::string digits = number(std::abs(*ms));
+  return (*ms < 0 && digits != number(0) ? "-" : "+") + digits;
 }
 
 std::string buckets_table(const Explanation& explanation) {
   constexpr size_t kNameBytes = 26, kWayBytes = 34;
   constexpr std::string_view kRow = "{:>6}  {:<26}  {:>9}  {:<34}  {:>8}  {:>8}  {:>8}  {:>8}  {}\n";
-  std::string text = fmt::format(fmt::runtime(kRow), "", "", "", "", "takes", "measured", "plain", "other", "");
+  std::string text =
+      fmt::format(fmt::runtime(kRow), "", "", "", "", "expected", "measured", "if plain", "if other", "");
   text += fmt::format(fmt::runtime(kRow), "bucket", "gradients of", "size", "sent", "ms", "ms", "ms", "ms",
                       "best other way");
   for (const BucketReason& bucket : explanation.buckets) {
@@ -189,18 +227,23 @@ std::string buckets_table(const Explanation& explanation) {
                         other == nullptr ? "-" : way_of(other->option));
   }
   return text +
-         "\nTakes: from the bucket's first operation to its last one. Plain, other: the step is expected to be "
-         "longer by that much if this bucket alone is sent uncompressed, or in the best other way.\n";
+         "\nExpected, measured: from the bucket's first operation to its last one. Buckets overlap with computation "
+         "and "
+         "wait for each other, so these times do not add up to a step.\nIf plain, if other: how much longer (-: "
+         "shorter) "
+         "a step is expected to be if this bucket alone is sent by an uncompressed all-reduce, or in the best other "
+         "way.\n";
 }
 
 std::string ran_table(const Explanation& explanation) {
   if (explanation.ran.empty()) return "";
-  std::string text = fmt::format("\n{:>8}  {:>8}  {}\n", "measured", "expected", "strategies that ran, ms a step");
+  std::string text =
+      fmt::format("\n{:>8}  {:>8}  {:>7}  {}\n", "measured", "expected", "error", "strategies that ran, ms a step");
   std::vector<RanStrategy> ran = explanation.ran;
   std::ranges::stable_sort(ran, {}, &RanStrategy::measured_ms);
   for (const RanStrategy& each : ran) {
-    text += fmt::format("{:>8}  {:>8}  {}\n", number(each.measured_ms), number(each.expected_ms),
-                        shortened(each.candidate.label, 120));
+    text += fmt::format("{:>8}  {:>8}  {:>5.0f} %  {}\n", number(each.measured_ms), number(each.expected_ms),
+                        100 * each.error(), shortened(each.candidate.label, 120));
   }
   return text;
 }

@@ -14,7 +14,8 @@ namespace gradtune::tuner {
 // "bf16, all-reduce"; "uncompressed, all-reduce"; "int8:256 on host cores, all-to-all, all-gather".
 std::string way_of(const core::Option& option);
 
-// Three sentences, or a few: why each bucket is sent as it is, what limits a step, and what would help most.
+// Three paragraphs: why each bucket is sent as it is, what limits a step, and what would help most. If the model is
+// refuted by the measured steps, the last two say so.
 std::vector<std::string> sentences(const Explanation& explanation);
 
 // For a terminal: the sentences, a table of the buckets, and one of the strategies that ran.

@@ -44,38 +44,40 @@ Explanation made_up(std::vector<std::vector<double>> others_ms) {
 }
 
 TEST(ExplanationWords, OfARecordedJob) {
-  EXPECT_THAT(sentences_of("half_1gbit"),
-              ElementsAre("Gradients are sent in 8 groups (buckets); compression saves most for bucket 2, 30.6 "
-                          "ms a step; for all 8 the best other way to send it would be as good (within 0.5 % of "
-                          "a step).",
-                          "A step is expected to take 599.3 ms (596.7 ms were measured), and 531.8 ms without "
-                          "any communication; most of the difference is due to the transfer of bytes: if that "
-                          "took no time, a step would take 550.4 ms.",
-                          "Lossy compression (fidelity \"lossy\"; a guess, because this job never timed it) "
-                          "would help most: a step of 542.5 ms (9.5 % less); next is a network with twice the "
-                          "rate: a step of 550.6 ms (8.1 % less); twice the batch would take 9.7 % less time for "
-                          "each sample."));
-  EXPECT_THAT(sentences_of("lossy_200mbit"),
-              ElementsAre("Gradients are sent in 3 groups (buckets); compression saves most for bucket 1, 1036.9 "
-                          "ms a step; for 2 the best other way to send it would be as good (within 0.5 % of a "
-                          "step), and for one it is expected to be faster (bf16, all-gather for bucket 2 would "
-                          "save 4.47 ms), which only a measurement can confirm.",
-                          "A step is expected to take 343.9 ms (725.3 ms were measured, so take these forecasts "
-                          "with caution), and 310.4 ms without any communication; most of the difference is due "
-                          "to compressing, scaling and decompressing gradients: if that took no time, a step "
-                          "would take 321.7 ms.",
-                          "Compression that is twice as fast would help most: a step of 332.8 ms (3.2 % less); "
-                          "next is a network with half the delay: a step of 339.5 ms (1.3 % less); twice the "
-                          "batch would take 4.9 % less time for each sample."));
-  EXPECT_THAT(sentences_of("imported_200mbit"),
-              ElementsAre("Gradients are sent in 3 groups (buckets); compression saves most for bucket 1, 1115.7 "
-                          "ms a step; for 2 the best other way to send it would be as good (within 0.5 % of a "
-                          "step), and for one it is expected to be faster (bf16, all-gather for bucket 2 would "
-                          "save 11.0 ms), which only a measurement can confirm.",
-                          "A step is expected to take 646.6 ms (312.6 ms were measured, so take these forecasts "
-                          "with caution), and 618.9 ms without any communication: computation is the limit.",
-                          "A faster network or faster compression would hardly help; twice the batch would take "
-                          "2.1 % less time for each sample."));
+  EXPECT_THAT(
+      sentences_of("half_1gbit"),
+      ElementsAre(
+          "Its steps took 596.7 ms, and those of the next best of 4 strategies that ran 740.0 ms (bf16 gather, "
+          "8 buckets). Gradients are sent in 8 groups (buckets); in place of an uncompressed all-reduce, \"bf16, "
+          "all-reduce\" saves 30.6 ms a step, most for bucket 2; for all 8 the best other way would be as good "
+          "(within 0.5 % of a step).",
+          "A step is expected to take 599.3 ms (596.7 ms were measured). Communication adds 67.6 ms to "
+          "computation, and 48.9 ms of that are the transfer of bytes. The model is off by up to 20.2 % for what "
+          "ran, so smaller gains are uncertain.",
+          "With the same batch, stronger compression (fidelity \"lossy\"; a guess, because this job never timed "
+          "it) would help most: a step of 542.5 ms (9.5 % less); next is a network with twice the rate: a step of "
+          "550.6 ms (8.1 % less). With twice the batch, each sample would take 9.7 % less time."));
+  EXPECT_THAT(
+      sentences_of("lossy_200mbit"),
+      ElementsAre(
+          "Its steps took 725.3 ms, and those of the next best of 3 strategies that ran 1042.3 ms (bf16 "
+          "all_reduce baseline). Gradients are sent in 3 groups (buckets); in place of an uncompressed "
+          "all-reduce, \"topk:0.02, all-gather\" saves 1036.9 ms a step, most for bucket 1; for buckets 0 and 1 "
+          "the best other way would be as good (within 0.5 % of a step); for bucket 2 \"bf16, all-gather\" may "
+          "save 4.47 ms, which no run has confirmed.",
+          "A step is expected to take 343.9 ms (725.3 ms were measured). Communication adds 33.5 ms to "
+          "computation, and 22.1 ms of that are compressing, scaling and decompressing gradients. The model is "
+          "off by up to 52.6 % for what ran, so smaller gains are uncertain.",
+          "With the same batch, compression that is twice as fast would help most: a step of 332.8 ms (3.2 % "
+          "less); next is a network with half the delay: a step of 339.5 ms (1.3 % less). With twice the batch, "
+          "each sample would take 4.9 % less time."));
+  EXPECT_THAT(
+      sentences_of("imported_200mbit"),
+      ElementsAre(
+          HasSubstr("for bucket 2 \"bf16, all-gather\" may save 11.0 ms, which no run has confirmed."),
+          "A step was measured to take 312.6 ms, and the model of this job expects 618.9 ms for its computation "
+          "alone, so nothing can be said about what limits a step.",
+          "For the same reason there is no advice."));
 }
 
 TEST(ExplanationWords, SayWhyABucketIsSentSo) {
@@ -83,62 +85,94 @@ TEST(ExplanationWords, SayWhyABucketIsSentSo) {
     return sentences(made_up(std::move(others_ms)))[0];
   };
   EXPECT_EQ(why({{130}}),
-            "Gradients are sent in one group (bucket); compression saves 30.0 ms a step; "
-            "the best other way to send it would make a step 30.0 ms longer.");
-  EXPECT_EQ(why({{130}, {140}, {100.4}}),
-            "Gradients are sent in 3 groups (buckets); compression saves most for bucket 1, 40.0 "
-            "ms a step; for 2 the best other way to send it would make a step 30.0 ms longer or "
-            "more, and for one it would be as good (within 0.5 % of a step).");
+            "Gradients are sent in one group (bucket); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
+            "saves 30.0 ms a step; any other way would make a step 30.0 ms longer.");
+  EXPECT_EQ(
+      why({{130}, {140}, {100.4}}),
+      "Gradients are sent in 3 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
+      "saves 40.0 ms a step, most for bucket 1; for buckets 0 and 1 any other way would make a step at least 30.0 "
+      "ms longer; for bucket 2 the best other way would be as good (within 0.5 % of a step).");
   EXPECT_EQ(why({{99}, {103}}),
-            "Gradients are sent in 2 groups (buckets); compression saves most for bucket 1, 3.00 "
-            "ms a step; for one the best other way to send it would make a step 3.00 ms longer, "
-            "and for one it is expected to be faster (uncompressed, all-reduce for bucket 0 would "
-            "save 1.00 ms), which only a measurement can confirm.");
-  EXPECT_EQ(why({{}, {}}),
-            "Gradients are sent in 2 groups (buckets); for both the best other way to send it is "
-            "not known.");
+            "Gradients are sent in 2 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
+            "saves 3.00 ms a step, most for bucket 1; for bucket 1 any other way would make a step 3.00 ms longer; for "
+            "bucket 0 \"uncompressed, all-reduce\" may save 1.00 ms, which no run has confirmed.");
+  EXPECT_EQ(why({{}, {}}), "Gradients are sent in 2 groups (buckets); for both no other way is known.");
+  EXPECT_EQ(
+      why({{100}, {100}, {100}, {100}, {100}, {130}}),
+      "Gradients are sent in 6 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
+      "saves 30.0 ms a step, most for bucket 5; for bucket 5 any other way would make a step 30.0 ms longer; for 5 "
+      "of them the best other way would be as good (within 0.5 % of a step).");
+}
+
+// Another program can be faster than an uncompressed all-reduce without compression.
+TEST(ExplanationWords, CallNothingCompressedThatIsNot) {
+  Explanation explanation = made_up({{130}});
+  explanation.buckets[0].option = core::gather_payloads({"none"}, core::Place::device);
+  EXPECT_THAT(sentences(explanation)[0],
+              HasSubstr("in place of an uncompressed all-reduce, \"uncompressed, all-gather\" saves 30.0 ms a step"));
+}
+
+TEST(ExplanationWords, CompareTheStrategyWithThoseThatRan) {
+  Explanation explanation = made_up({{130}});
+  const auto ran = [](std::string label, double measured_ms, double expected_ms) {
+    return RanStrategy{
+        .candidate = {{}, std::move(label)}, .steps = 9, .measured_ms = measured_ms, .expected_ms = expected_ms};
+  };
+  explanation.ran = {ran("made up", 104, 100)};
+  EXPECT_THAT(sentences(explanation)[0], StartsWith("Gradients are sent"));
+  explanation.ran = {ran("slow", 200, 210), ran("made up", 104, 100), ran("near", 110, 121)};
+  EXPECT_THAT(
+      sentences(explanation)[0],
+      StartsWith("Its steps took 104.0 ms, and those of the next best of 3 strategies that ran 110.0 ms (near). "));
+  EXPECT_THAT(sentences(explanation)[1], HasSubstr("The model is off by up to 10.0 % for what ran"));
 }
 
 TEST(ExplanationWords, SayWhatLimitsAStep) {
   Explanation explanation = made_up({{130}});
-  EXPECT_EQ(sentences(explanation)[1],
-            "A step is expected to take 100.0 ms, and 60.0 ms without any communication; most of "
-            "the difference is due to the transfer of bytes: if that took no time, a step would "
-            "take 65.0 ms.");
+  EXPECT_EQ(
+      sentences(explanation)[1],
+      "A step is expected to take 100.0 ms. Communication adds 40.0 ms to computation, and 35.0 ms of that are the "
+      "transfer of bytes.");
   explanation.measured_ms = 104;
   EXPECT_EQ(sentences(explanation)[1],
-            "A step is expected to take 100.0 ms (104.0 ms were measured), and 60.0 ms without any "
-            "communication; most of the difference is due to the transfer of bytes: if that took "
-            "no time, a step would take 65.0 ms.");
-  explanation.measured_ms = 50;
+            "A step is expected to take 100.0 ms (104.0 ms were measured). Communication adds 40.0 ms to computation, "
+            "and 35.0 ms of that are the transfer of bytes.");
+  explanation.measured_ms = 80;
+  EXPECT_EQ(
+      sentences(explanation)[1],
+      "A step is expected to take 100.0 ms (80.0 ms were measured). Communication adds 40.0 ms to computation, and "
+      "35.0 ms of that are the transfer of bytes. The model is off by up to 25.0 % for what ran, so smaller gains "
+      "are uncertain.");
+  explanation.measured_ms = 59;
   EXPECT_EQ(sentences(explanation)[1],
-            "A step is expected to take 100.0 ms (50.0 ms were measured, so take these forecasts "
-            "with caution), and 60.0 ms without any communication; most of the difference is due "
-            "to the transfer of bytes: if that took no time, a step would take 65.0 ms.");
+            "A step was measured to take 59.0 ms, and the model of this job expects 60.0 ms for its computation alone, "
+            "so nothing can be said about what limits a step.");
   explanation.measured_ms = {};
   explanation.is_whole = false;
   explanation.computation_ms = 96;
-  EXPECT_EQ(sentences(explanation)[1],
-            "From the first gradient on, a step is expected to take 100.0 ms, and 96.0 ms without "
-            "any communication: computation is the limit.");
+  EXPECT_EQ(
+      sentences(explanation)[1],
+      "From the first gradient on, a step is expected to take 100.0 ms. Communication adds 4.00 ms to computation, "
+      "so computation is the limit.");
 }
 
 TEST(ExplanationWords, SayWhatWouldHelp) {
   Explanation explanation = made_up({{130}});
   EXPECT_EQ(sentences(explanation)[2],
-            "A network with twice the rate would help most: a step of 80.0 ms (20.0 % less); next "
-            "is lossy compression (fidelity \"lossy\"; a guess, because this job never timed it): "
-            "a step of 90.0 ms (10.0 % less); twice the batch would take 20.0 % less time for each "
-            "sample.");
+            "With the same batch, a network with twice the rate would help most: a step of 80.0 ms (20.0 % less); next "
+            "is stronger compression (fidelity \"lossy\"; a guess, because this job never timed it): a step of 90.0 ms "
+            "(10.0 % less). With twice the batch, each sample would take 20.0 % less time.");
   explanation.helped = {{Remedy::half_the_delay, 95}, {Remedy::faster_compressors, 99.5}};
   EXPECT_EQ(sentences(explanation)[2],
-            "A network with half the delay would help most: a step of 95.0 ms (5.0 % less); twice "
-            "the batch would take 20.0 % less time for each sample.");
+            "With the same batch, a network with half the delay would help most: a step of 95.0 ms (5.0 % less). With "
+            "twice the batch, each sample would take 20.0 % less time.");
   explanation.helped = {{Remedy::twice_the_rate, 99.5}};
   explanation.larger_batch = -0.001;
   EXPECT_EQ(sentences(explanation)[2],
-            "A faster network or faster compression would hardly help, and neither would a larger "
+            "With the same batch, a faster network or faster compression would hardly help. Neither would a larger "
             "batch.");
+  explanation.measured_ms = 50;
+  EXPECT_EQ(sentences(explanation)[2], "For the same reason there is no advice.");
 }
 
 TEST(ExplanationWords, NameWaysToSend) {
@@ -157,7 +191,7 @@ TEST(ExplanationWords, HaveATableOfBuckets) {
   EXPECT_THAT(text, ContainsRegex("\n +0  9.weight to 9.bias +4.0 KiB  bf16, all-reduce +5.00 +6.25 +.30.0 +.30.0  "
                                   "uncompressed, all-reduce\n"));
   EXPECT_THAT(text, ContainsRegex("\n +1  9.weight to 9.bias +4.0 KiB  bf16, all-reduce +5.00 +- +- +-  -\n"));
-  EXPECT_THAT(text, HasSubstr("\n   104.0     100.0  made up\n"));
+  EXPECT_THAT(text, HasSubstr("\n   104.0     100.0     -4 %  made up\n"));
 }
 
 }  // namespace
