@@ -35,6 +35,10 @@ def measured(cell, turns, rows, journal=JOURNAL):
     return rows[-1]
 
 
+def plan_of_three_tensors(entries):
+    return next(plan for label, plan in by_hand(entries).items() if label.endswith("each tensor"))
+
+
 class Plans(unittest.TestCase):
     def test_plans_by_hand_send_each_element_once_in_buckets_of_their_size(self):
         sizes, plans = sizes_of(ENTRIES), by_hand(ENTRIES)
@@ -45,7 +49,21 @@ class Plans(unittest.TestCase):
             self.assertEqual(sizes, {piece["tensor"]: piece["length"] for piece in pieces})
             self.assertEqual(len(sizes), len(pieces))
             self.assertEqual(1, len({bucket["option"] for bucket in plan["buckets"]}))
-            self.assertEqual([[at, 1] for at in range(len(plan["buckets"]))], plan["order"])
+            self.assertEqual(list(range(len(plan["buckets"]))), [at for at, _ in plan["order"]])
+
+    def test_each_collective_of_a_program_has_its_place_in_the_order(self):
+        entries = json.loads(json.dumps(ENTRIES))
+        for entry in entries:
+            if entry.get("kind") == "plan":
+                for bucket in entry["strategy"]["buckets"]:
+                    bucket["option"] = "int8: encode@device all_to_all decode@device encode@device all_gather decode@device"
+                entry["strategy"]["order"] = [[at, step] for at in range(len(entry["strategy"]["buckets"])) for step in (1, 4)]
+        for label, plan in by_hand(entries).items():
+            buckets = range(len(plan["buckets"]))
+            self.assertEqual([[at, step] for at in buckets for step in (1, 4)], sorted(plan["order"]), label)
+            for at in buckets:
+                self.assertLess(plan["order"].index([at, 1]), plan["order"].index([at, 4]))
+        self.assertEqual([[0, 1], [1, 1], [0, 4], [2, 1], [1, 4]], plan_of_three_tensors(entries)["order"][:5])
 
     def test_a_size_bounds_buckets_of_several_tensors(self):
         counts = {}

@@ -61,6 +61,15 @@ def uniform(plan, sizes, option, cap):
             filled = 0
         buckets[-1]["slices"].append({"tensor": name, "offset": 0, "length": sizes[name]})
         filled += sizes[name]
+    # The next bucket's first collective goes before the last one's second.
+    order = sorted((at + turn, turn, at, step) for at, bucket in enumerate(buckets)
+                   for turn, step in enumerate(steps_of_collectives(plan, bucket["option"])))
     name = {0: "each tensor", 1 << 40: "one bucket"}.get(cap, f"{cap >> 18} MiB")
     return {**plan, "label": f"by hand: {option}, {name}", "buckets": buckets, "evidence": None, "in_flight": IN_FLIGHT,
-            "order": [[at, 1] for at in range(len(buckets))]}
+            "order": [[at, step] for _, _, at, step in order]}
+
+
+def steps_of_collectives(plan, option):
+    """The positions of the collectives in the steps of that option of the plan."""
+    bucket = next(at for at, each in enumerate(plan["buckets"]) if each["option"] == option)
+    return [step for at, step in plan["order"] if at == bucket]
