@@ -43,7 +43,7 @@ std::string saved(double ms, const Explanation& explanation) {
   return fmt::format("a step of {} ({} less)", in_ms(ms), percent(1 - ms / explanation.expected_ms));
 }
 
-// What the best other way would do to the step, and the buckets for which it is so.
+// The effect of the best other way on the step, and the buckets for which it is so.
 struct Verdicts {
   double least_slower_ms = 0;
   std::vector<int32_t> slower = {}, alike = {}, alone = {};
