@@ -87,6 +87,8 @@ class Plans(unittest.TestCase):
             alone = [bucket for bucket in plan["buckets"] if bucket["slices"][0]["tensor"] == "9.weight"]
             self.assertEqual(["rows: encode@device all_gather decode@device"], [bucket["option"] for bucket in alone])
             self.assertEqual(1, len(alone[0]["slices"]))
+            names = [piece["tensor"] for bucket in plan["buckets"] for piece in bucket["slices"]]
+            self.assertEqual(plan["tensors"], names)
 
     def test_strategies_that_raced_are_near_the_fastest_and_come_first(self):
         times = measured_ms(ENTRIES)

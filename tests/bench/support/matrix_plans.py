@@ -52,9 +52,11 @@ def uniform(plan, sizes, option, cap):
     """The plan with that option for all its dense tensors, in buckets of at most `cap` elements unless one tensor has more."""
     apart = kept_apart(plan)
     sparse = {piece["tensor"] for bucket in apart for piece in bucket["slices"]}
-    buckets, filled = list(apart), math.inf
-    for name in plan["tensors"]:
+    buckets, filled = [], math.inf
+    for name in plan["tensors"]:  # buckets follow the order of the tensors
         if name in sparse:
+            buckets += [bucket for bucket in apart if bucket["slices"][0]["tensor"] == name]
+            filled = math.inf
             continue
         if filled + sizes[name] > cap:
             buckets.append({"option": option, "due": "backward", "slices": []})
