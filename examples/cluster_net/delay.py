@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed delay for every frame between nodes: the program cluster_relay (relay.cc) replaces the switch.
+"""A delay for every frame between nodes: the program cluster_relay (relay.cc) replaces the switch.
 
 It works in user space because kernels often lack netem. It uses packet sockets because they need no device that only
 root may open. Token buckets remain the only place where bandwidth is limited.
@@ -33,17 +33,25 @@ class Delay:
 
     text: str
     seconds: float
+    longest_s: float  # the delay wanders between the two
 
     @staticmethod
     def parse(text):
         """The delay, or None for "none"; ValueError says what is allowed."""
         if text == "none":
             return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
-        seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0
-        if not SHORTEST_S <= seconds <= LONGEST_S:
-            raise ValueError(f"'{text}' is no delay: expected 100us to 200ms, such as 5ms, or none")
-        return Delay(text, seconds)
+        shortest, dots, longest = text.partition("..")
+        shortest_s, longest_s = _seconds(shortest), _seconds(longest if dots else shortest)
+        if not SHORTEST_S <= shortest_s <= longest_s <= LONGEST_S:
+            raise ValueError(
+                f"'{text}' is no delay: expected 100us to 200ms, such as 5ms, a range such as 10ms..15ms, or none"
+            )
+        return Delay(text, shortest_s, longest_s)
+
+
+def _seconds(text):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    return float(match[1]) * _UNIT_S[match[2]] if match else 0
 
 
 def find_relay(named):
@@ -65,7 +73,7 @@ class Relay:
     """The running program. It ends with this process, which holds its standard input."""
 
     def __init__(self, program, delay, slots, slot_bytes, interfaces):
-        numbers = [round(delay.seconds * 1e9), slots, slot_bytes]
+        numbers = [round(delay.seconds * 1e9), round(delay.longest_s * 1e9), slots, slot_bytes]
         try:
             self._process = subprocess.Popen(
                 [program, *map(str, numbers), *interfaces],
@@ -83,13 +91,16 @@ class Relay:
         if self._answer() != "ready":
             raise Unavailable(f"the relay did not start: {self._epitaph()}")
 
+    def wander(self):
+        """From now on the delay changes, if it is a range."""
+        self._write("wander\n")
+
     def ask(self):
         """Returns its counts since the last call (Relay::tell in relay.cc); `latest` keeps them."""
+        self._write("\n")
         try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
             self.latest = json.loads(self._answer())
-        except (BrokenPipeError, ValueError):
+        except ValueError:
             raise self.lost() from None
         return self.latest
 
@@ -106,6 +117,13 @@ class Relay:
 
     def lost(self):
         return Lost(f"the relay has ended: {self._epitaph()}")
+
+    def _write(self, line):
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.lost() from None
 
     def _epitaph(self):
         self._process.kill()  # in case it hangs

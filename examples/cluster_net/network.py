@@ -152,7 +152,7 @@ class Network:
                 _run(f"ip link set {INTERFACE} up")
                 if rate:
                     self._shape_node(rate)
-                window_bytes = 4 * self._bytes_under_way(2 * delay.seconds) if delay else 0
+                window_bytes = 4 * self._bytes_under_way(2 * delay.longest_s) if delay else 0
                 self.tcp = set_up_tcp(window_bytes)  # the description for reports
 
     def set_rate(self, rate):
@@ -202,7 +202,7 @@ class Network:
             _run(f"ip link set port{node} master switch")
 
     def _start_relay(self, program):
-        slots = FRAMES_BESIDE + self._bytes_under_way(self.delay.seconds) // FRAME_BYTES
+        slots = FRAMES_BESIDE + self._bytes_under_way(self.delay.longest_s) // FRAME_BYTES
         slot_bytes = 1 << (self.rate.segment_bytes + SLOT_SLACK_BYTES - 1).bit_length()
         interfaces = [f"port{node}" for node in range(len(self._nodes))]
         if len(interfaces) * slots * slot_bytes > RELAY_LIMIT_BYTES:

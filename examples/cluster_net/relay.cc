@@ -1,18 +1,21 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A switch in user space that forwards every frame a fixed time after it arrived: the delay of examples/cluster.
+// A switch in user space that forwards every frame some time after it arrived: the delay of examples/cluster.
 //
-//   cluster_relay DELAY_NS SLOTS SLOT_BYTES INTERFACE...
+//   cluster_relay DELAY_NS LONGEST_NS SLOTS SLOT_BYTES INTERFACE...
 //
 // Frames wait where the kernel put them. Each interface has a packet socket with a ring of slots in shared memory,
 // one slot for each frame, so the ring bounds the queue. The kernel's time of arrival counts, not the time at which
-// this process sees the frame. All frames wait for the same time, so a frame that arrives during a wait is not due
-// before its end, and one wake-up per frame is enough. A piece that TCP hands to its interface (segmentation
+// this process sees the frame. Frames leave in the order of their arrival, so a frame that arrives during a wait is not
+// due before its end, and one wake-up per frame is enough. A piece that TCP hands to its interface (segmentation
 // offload) stays in one piece: a few thousand frames per second make 1 Gbit/s.
 //
-// Prints "ready" when it works, then one line of JSON (Relay::tell) for each line on standard input. It ends at the
-// end of standard input. It needs CAP_NET_RAW in its network namespace.
+// Frames wait for DELAY_NS at first. After a line "wander" on standard input the wait changes every 50 ms, to a value
+// between DELAY_NS and LONGEST_NS.
+//
+// Prints "ready" when it works, then one line of JSON (Relay::tell) for each other line on standard input. It ends at
+// the end of standard input. It needs CAP_NET_RAW in its network namespace.
 
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
@@ -39,11 +42,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kWanderNs = 50'000'000;
 constexpr size_t kBacklogBytes = 64 << 20;  // the capacity of a token bucket's queue (QUEUE_LIMIT_BYTES in network.py)
 constexpr size_t kOffloadBytes = 10;        // struct virtio_net_hdr before each frame, which describes its segmentation
 
@@ -186,7 +191,8 @@ class Port {
 
 class Relay {
  public:
-  Relay(int64_t delay_ns, std::deque<Port>& ports) : delay_ns_(delay_ns), ports_(ports) {}
+  Relay(int64_t delay_ns, int64_t longest_ns, std::deque<Port>& ports)
+      : delay_ns_(delay_ns), longest_ns_(longest_ns), ports_(ports) {}
 
   // Runs until the end of standard input.
   void run() {
@@ -214,14 +220,35 @@ class Relay {
         if (count <= 0) {
           return;
         }
-        for (ssize_t lines = std::count(questions, questions + count, '\n'); lines > 0; --lines) {
-          tell();
+        for (const char letter : std::span(questions, static_cast<size_t>(count))) {
+          hear(letter);
         }
       }
     }
   }
 
  private:
+  // A line with a word begins to wander, an empty one asks for the counts.
+  void hear(char letter) {
+    if (letter != '\n') {
+      wanders_ = has_word_ = true;
+    } else if (!std::exchange(has_word_, false)) {
+      tell();
+    }
+  }
+
+  // The time that a frame waits that arrived then.
+  int64_t wait_ns(int64_t arrival_ns) const {
+    if (!wanders_ || longest_ns_ <= delay_ns_) {
+      return delay_ns_;
+    }
+    uint64_t drawn = static_cast<uint64_t>(arrival_ns / kWanderNs) * 0x9e3779b97f4a7c15U;  // splitmix64
+    drawn = (drawn ^ (drawn >> 30)) * 0xbf58476d1ce4e5b9U;
+    drawn = (drawn ^ (drawn >> 27)) * 0x94d049bb133111ebU;
+    return delay_ns_ +
+           static_cast<int64_t>((drawn ^ (drawn >> 31)) % static_cast<uint64_t>(longest_ns_ - delay_ns_ + 1));
+  }
+
   // Forwards the frames that have waited long enough. Returns the nanoseconds until the next frame is due, if there
   // is one.
   std::optional<int64_t> forward_due() {
@@ -238,10 +265,12 @@ class Relay {
       if (first == nullptr) {
         return std::nullopt;
       }
-      const int64_t late_ns = now_ns(CLOCK_REALTIME) - arrival_ns - delay_ns_;
+      const int64_t due_ns = std::max(arrival_ns + wait_ns(arrival_ns), last_due_ns_);
+      const int64_t late_ns = now_ns(CLOCK_REALTIME) - due_ns;
       if (late_ns < 0) {
-        return std::min(-late_ns, delay_ns_);
+        return std::min(-late_ns, std::max(delay_ns_, longest_ns_));
       }
+      last_due_ns_ = due_ns;
       forward_oldest_of(*first);
       ++frames_;
       total_late_ns_ += late_ns;
@@ -286,7 +315,10 @@ class Relay {
     told_cpu_ns_ = cpu_ns;
   }
 
-  int64_t delay_ns_;
+  int64_t delay_ns_, longest_ns_;
+  bool wanders_ = false;
+  bool has_word_ = false;  // in the line that is being read
+  int64_t last_due_ns_ = 0;
   std::deque<Port>& ports_;
   std::map<Address, Port*> port_of_;  // by a node's address
   uint64_t frames_ = 0;
@@ -306,20 +338,23 @@ void ask_for_priority() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int64_t delay_ns = argc > 4 ? std::atoll(argv[1]) : 0;
-  const int slots = argc > 4 ? std::atoi(argv[2]) : 0;
-  const int slot_bytes = argc > 4 ? std::atoi(argv[3]) : 0;
-  if (delay_ns <= 0 || slots <= 0 || slot_bytes <= 0) {
-    std::fputs("usage: cluster_relay DELAY_NS SLOTS SLOT_BYTES INTERFACE...   (examples/cluster --delay calls it)\n",
-               stderr);
+  const int64_t delay_ns = argc > 5 ? std::atoll(argv[1]) : 0;
+  const int64_t longest_ns = argc > 5 ? std::atoll(argv[2]) : 0;
+  const int slots = argc > 5 ? std::atoi(argv[3]) : 0;
+  const int slot_bytes = argc > 5 ? std::atoi(argv[4]) : 0;
+  if (delay_ns <= 0 || longest_ns < delay_ns || slots <= 0 || slot_bytes <= 0) {
+    std::fputs(
+        "usage: cluster_relay DELAY_NS LONGEST_NS SLOTS SLOT_BYTES INTERFACE...   (examples/cluster --delay calls "
+        "it)\n",
+        stderr);
     return 2;
   }
   ask_for_priority();
   std::deque<Port> ports;
-  for (int i = 4; i < argc; ++i) {
+  for (int i = 5; i < argc; ++i) {
     ports.emplace_back(argv[i], static_cast<unsigned>(slots), static_cast<unsigned>(slot_bytes));
   }
   std::puts("ready");
   std::fflush(stdout);
-  Relay(delay_ns, ports).run();
+  Relay(delay_ns, longest_ns, ports).run();
 }

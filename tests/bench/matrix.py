@@ -81,6 +81,7 @@ mixed        2x1 1gbit        half   cpp         mixed        4x1 1gbit        h
 mixed        2x2 1gbit        lossy  python      small        2x1 200mbit      half   python
 small        2x1 1gbit        half   python      small        2x1 200mbit-10ms half   python
 small        2x1 none         exact  python      small        4x1 200mbit      half   python
+transformer  2x1 200mbit-10ms..15ms half python  mixed        2x1 1gbit-2ms..6ms lossy python
 """
 
 
@@ -90,7 +91,7 @@ class Cell:
     ranks: str
     """Nodes x ranks of a node."""
     link: str
-    """A rate, or a rate and the delay of one way."""
+    """A rate, or a rate and the delay of one way, which may be a range: the delay wanders in it."""
     fidelity: str
     front: str
 

@@ -93,6 +93,29 @@ else:
 """
 )
 
+CALLS = (
+    MEET
+    + """
+import os
+if is_first:
+    print(os.environ["GRADTUNE_NETWORK"])
+    with socket.create_server(address) as listener, listener.accept()[0] as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(size):
+            connection.sendall(connection.recv(1))
+else:
+    connection = connected()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times_s = []
+    for _ in range(size):
+        start = time.monotonic()
+        connection.sendall(b"?")
+        connection.recv(1)
+        times_s.append(time.monotonic() - start)
+    print("times", *times_s)
+"""
+)
+
 # A network that is shaped differently from its claim; a short probe is enough.
 WRONG_CLAIM = """
 import sys
@@ -290,6 +313,17 @@ class Delay(unittest.TestCase):
                 self.assertIn("TCP of every node: tcp_congestion_control=reno, ", done.stderr)
                 self.assertRegex(done.stderr, r"relay: \d+ frames, [\d.]+ ms late on average")
 
+    def test_a_range_wanders_between_its_ends(self):
+        done = self.run_delayed(
+            "--rate 200mbit --delay 4ms..12ms", sys.executable, "-c", CALLS, "60"
+        )
+        self.assertIn(",delay=4ms..12ms,", done.stdout)
+        times_s = [float(word) for word in re.search(r"times (.*)", done.stderr)[1].split()]
+        self.assertGreaterEqual(min(times_s), 8e-3, "ahead of its time")
+        self.assertLess(min(times_s), 16e-3)
+        self.assertGreater(max(times_s), 16e-3)
+        self.assertLess(sorted(times_s)[50], 26e-3)
+
     def test_is_told_to_ranks_and_holds_between_any_nodes(self):
         done = self.run_delayed(
             "--nodes 3 --rate 100mbit --delay 500us", "sh", "-c", "echo $GRADTUNE_NETWORK"
@@ -358,6 +392,8 @@ class ExitStatus(unittest.TestCase):
             ("--rate 1gbit --delay 5ms --rate-file x", "a link that changes has no delay"),
             ("--rate none --rate-file x", "--rate-file needs a --rate other than none to begin"),
             ("--rate 200mbit --delay 5", "'5' is no delay: expected 100us to 200ms"),
+            ("--rate 200mbit --delay 9ms..5ms", "'9ms..5ms' is no delay: expected 100us to 200ms"),
+            ("--rate 200mbit --delay 5ms..", "'5ms..' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay 1s", "'1s' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay soon", "'soon' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay 1ms --relay /no/relay", "--relay /no/relay: no such program"),
