@@ -84,12 +84,12 @@ Scanned scan(const TopkScan& block, Candidate* candidates) {
       return bits_of(di, hn::Gt(abs_bits(d, p), hn::Set(di, below)));
     };
     const auto keep = [&](size_t first, uint64_t bits) HWY_ATTR {
-      const auto without_lowest = [&](uint64_t bits) HWY_ATTR {
-        const size_t i = first + static_cast<size_t>(std::countr_zero(bits)) % 64;
+      const auto without_lowest = [&](uint64_t left) HWY_ATTR {
+        const size_t i = first + static_cast<size_t>(std::countr_zero(left)) % 64;
         const float p = has_residual ? gradient[i] + residual[i] : gradient[i];
         candidates[found] = {block.index + static_cast<uint32_t>(begin + i), p};
-        found += bits != 0;
-        return bits & (bits - 1);
+        found += left != 0;
+        return left & (left - 1);
       };
       // Most words have at most two set bits. These are handled without a branch, since no processor could predict
       // it.
