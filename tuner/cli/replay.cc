@@ -206,7 +206,8 @@ core::Result<double> timeline_us(const ReplayOptions& options, const policies::C
   std::vector<policies::Span> spans;
   const double end_us = timeline.value().run(spans);
   if (options.chrome.empty()) return end_us;
-  const core::Status written = write_file_atomically(options.chrome, chrome_trace(spans, strategy, knowledge.table));
+  const TracedStep step = traced(spans, strategy, knowledge.table);
+  const core::Status written = write_file_atomically(options.chrome, chrome_trace({&step, 1}));
   return written ? core::Result<double>(end_us) : written.error();
 }
 
