@@ -290,6 +290,7 @@ class Parser {
 
   void read_timing(const JsonValue& value) {
     const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "ops"});
+    const int64_t timed_step = integer(line, "step", -1, kMostSteps);
     const auto slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max()));
     if (!in_.ok()) return;
     if (!file_.strategies.contains(slot)) return in_.fail(at("slot"), "no strategy was put there before");
@@ -312,6 +313,7 @@ class Parser {
       timing.ops.push_back(step);
     }
     file_.timings.push_back(std::move(timing));
+    file_.timed_steps.push_back(timed_step);
   }
 
   void read_failure(const JsonValue& value) {

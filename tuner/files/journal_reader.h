@@ -45,6 +45,7 @@ struct JournalFile {
   std::vector<Stage> stages;                          // of the tuner when it received each report
   std::map<int32_t, policies::Candidate> strategies;  // by slot: the baselines, and planned strategies
   std::vector<Timing> timings;                        // for slots that are among the strategies
+  std::vector<int64_t> timed_steps;                   // the step of each timing
   std::vector<Losses> losses;
   std::vector<Decision> decisions;  // in order; a value that JSON cannot express is a NaN
   std::vector<PrepareFailure> failures;

@@ -226,6 +226,7 @@ TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
   const auto read = parse_journal(text);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read.value().timings[1].report, 1u);
+  EXPECT_THAT(read.value().timed_steps, testing::ElementsAre(1, 3));
   const std::vector<policies::TimedRun> runs = read.value().runs();
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].strategy, policies::baselines(job().table, job().fidelity)[0].strategy);
