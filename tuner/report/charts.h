@@ -35,6 +35,9 @@ std::string pairs_chart(const Report& report, const PairTest& test, double width
 // Size, option and place in the order of all buckets.
 std::string bucket_chart(const Report& report, double width);
 
+// A step before and one after, as measured, on one axis of time. Dashed lines are the claimed times.
+std::string comparison_chart(const Report& report, double width);
+
 // The operations of a step, measured and predicted.
 std::string step_chart(const Report& report, double width);
 

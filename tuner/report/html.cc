@@ -65,11 +65,86 @@ std::string dot(std::string_view style, std::string_view text) {
 }
 std::string legend(std::string_view items) { return fmt::format("<ul class=\"legend\">{}</ul>\n", items); }
 
+// The kinds of bars in pictures of steps.
+std::string legend_of(const std::vector<std::vector<Bar>>& pictures) {
+  std::set<std::string> kinds;
+  for (const std::vector<Bar>& bars : pictures) {
+    for (const Bar& bar : bars) kinds.insert(bar.lane == Lane::link ? "collective" : bar.what);
+  }
+  std::string items;
+  const auto add = [&](const std::string& kind, std::string_view style, std::string_view words) {
+    if (kinds.contains(kind)) items += square(style, words);
+  };
+  add("computation", "op-compute", "computation");
+  add("backward", "op-compute", "backward and forward");
+  add("update", "op-update", "update");
+  add("encode", "op-encode", "encode");
+  add("collective", "op-collective", "collective on the link");
+  add("decode", "op-decode", "decode");
+  add("scale", "op-pass", "scale or copy");
+  return legend(items);
+}
+
+// Sentences about steps that are missing, or far from the claimed figures.
+std::string warnings_of(const std::vector<ComparedStep>& compared) {
+  constexpr double kFar = 0.2;
+  std::string text;
+  for (const ComparedStep& each : compared) {
+    if (!each.measured) {
+      text += fmt::format("<p>There is no picture of {}: the journal has no times of its operations.</p>\n",
+                          name(each.label));
+      continue;
+    }
+    const double length_ms = each.measured->length_us * 1e-3, off_ms = length_ms - each.claimed_ms;
+    if (!(each.claimed_ms > 0) || std::abs(off_ms) <= kFar * each.claimed_ms) continue;
+    text += fmt::format(
+        "<p>The picture of {} is of another time than its figure: machines or links were {} in step {}, which took {}."
+        "</p>\n",
+        name(each.label), off_ms < 0 ? "faster" : "slower", count(each.measured->step), in_ms(length_ms));
+  }
+  return text;
+}
+
+std::string figures_of(const std::vector<ComparedStep>& compared) {
+  std::string text;
+  for (const ComparedStep& each : compared) {
+    if (!(each.claimed_ms > 0)) continue;
+    const bool is_after = each.role == ComparedStep::Role::after;
+    const std::string_view title = each.role == ComparedStep::Role::before ? "Before" : is_after ? "After" : "Baseline";
+    text += fmt::format("<div><dt>{}</dt><dd class=\"figure{}\">{} a step</dd><dd>{}</dd></div>", title,
+                        is_after ? " chosen" : "", in_ms(each.claimed_ms), name(each.label));
+  }
+  return text.empty() ? text : "<dl class=\"answers\">" + text + "</dl>\n";
+}
+
+// The answer to the question that matters most, with its figures, and a picture of them.
+std::string verdict_part(const Report& report) {
+  std::string text = fmt::format("<p class=\"verdict\">{}</p>\n", name(did_it_help(report), 1000));
+  text += figures_of(report.pictures.compared);
+  text += warnings_of(report.pictures.compared);
+  std::vector<std::vector<Bar>> pictures;
+  bool has_claim = false;
+  for (const ComparedStep& each : report.pictures.compared) {
+    if (!each.measured) continue;
+    pictures.push_back(each.measured->bars);
+    has_claim = has_claim || each.claimed_ms > 0;
+  }
+  if (pictures.empty()) return text;
+  text += picture([&](double width) { return comparison_chart(report, width); }) + legend_of(pictures);
+  return text + note(fmt::format(
+                    "Measured on rank 0. Numbers are buckets.{} A step is drawn from the end of one exchange to the "
+                    "end of the next. Journals do not hold when rank 0 computed, so computation is drawn as early as "
+                    "it could be. <code>gradtune report JOURNAL --chrome step.json</code> writes the same for "
+                    "Perfetto.",
+                    has_claim ? " Dashed lines are the figures above." : ""));
+}
+
 std::string answers_part(const Report& report) {
   std::string text;
   if (const std::string told = story(report); !told.empty()) text += fmt::format("<p>{}</p>\n", name(told, 1000));
   text += "<dl class=\"answers\">";
   for (const auto& [question, answer] : answers(report)) {
+    if (question == kDidItHelp) continue;  // it has been answered above
     text += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", escape(question), name(answer, 600));
   }
   return text + "</dl>\n";
@@ -259,26 +334,11 @@ std::string buckets_part(const Report& report) {
 }
 
 std::string picture_part(const Report& report) {
-  const StepPicture& step = report.picture;
+  const StepPicture& step = report.pictures.chosen;
   std::string text = picture([&](double width) { return step_chart(report, width); });
   for (const std::string& what : step.lacks) text += note(escape(what));
   if (step.measured.empty() && step.predicted.empty()) return text;
-  std::set<std::string> kinds;
-  for (const auto* bars : {&step.measured, &step.predicted}) {
-    for (const Bar& bar : *bars)
-      kinds.insert(bar.bucket < 0 ? bar.what : bar.row == Row::network ? "collective" : bar.what);
-  }
-  std::string items;
-  const auto add = [&](const std::string& kind, std::string_view style, std::string_view words) {
-    if (kinds.contains(kind)) items += square(style, words);
-  };
-  add("backward", "op-compute", "backward and forward");
-  add("update", "op-update", "update");
-  add("encode", "op-encode", "encode");
-  add("collective", "op-collective", "collective");
-  add("decode", "op-decode", "decode");
-  add("scale", "op-pass", "scale or copy");
-  text += legend(items);
+  text += legend_of({step.measured, step.predicted});
   const auto end_of = [](const std::vector<Bar>& bars) {
     double end_us = 0;
     for (const Bar& bar : bars) {
@@ -389,6 +449,7 @@ std::string to_html(const Report& report, std::string_view source) {
   const std::string title = escape(headline(report));
   std::string body = fmt::format("<header><h1>{}</h1><p class=\"what\">{}; {}</p></header>\n", title,
                                  escape(job_line(report)), name(source));
+  body += fmt::format("<section id=\"verdict\"><h2>{}</h2>\n{}</section>\n", kDidItHelp, verdict_part(report));
   body += answers_part(report);
   body += section("steps", "Step times", "How long each training step took, and what the tuner was doing.",
                   steps_part(report));

@@ -24,8 +24,7 @@ body { margin: 0 auto; padding: 12px; max-width: 980px; background: var(--ground
 h1 { font-size: 1.5rem; line-height: 1.2; margin: .4em 0 .1em; }
 h2 { font-size: 1.15rem; margin: 2em 0 .2em; padding-top: .5em; border-top: 1px solid var(--rule); }
 h3 { font-size: 1rem; margin: 1.2em 0 .2em; }
-p { margin: .4em 0; max-width: 46em; }
-.what { color: var(--muted); margin: 0; }
+p { margin: .4em 0; max-width: 46em; } .what { color: var(--muted); margin: 0; }
 .note { color: var(--muted); font-size: .88rem; }
 .answers { display: grid; gap: 10px; grid-template-columns: 1fr; margin: 14px 0; padding: 0; }
 .answers div { background: var(--card); border-radius: 8px; padding: 10px 12px; }
@@ -73,8 +72,9 @@ text.on-light { fill: #10151a; } text.plain { fill: var(--text); }
 .kind0 { fill: var(--k0); } .kind1 { fill: var(--k1); } .kind2 { fill: var(--k2); } .kind3 { fill: var(--k3); }
 .kind4 { fill: var(--k4); } .kind5 { fill: var(--k5); } .kind6 { fill: var(--k6); } .lane { fill: var(--muted); }
 .op-compute { fill: var(--band2); } .op-update { fill: var(--muted); } .op-encode { fill: var(--k1); }
-  .op-decode { fill: var(--k2); }
-.op-pass { fill: var(--k3); } .op-collective { fill: var(--k0); }
+.op-decode { fill: var(--k2); } .op-pass { fill: var(--k3); } .op-collective { fill: var(--k0); }
+.step-ground { fill: var(--muted); opacity: .12; } .verdict { font-size: 1.1rem; font-weight: 600; }
+.answers .figure { font-size: 1.7rem; color: var(--baseline); } .answers .figure.chosen { color: var(--chosen); }
 )css";
 }
 

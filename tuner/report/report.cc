@@ -128,6 +128,7 @@ class Maker {
     judge();
     read_guard();
     report_.rounds = journal_.rounds;
+    report_.pictures.compared = compared_steps(journal_, report_.standing);
     show_chosen();
     return std::move(report_);
   }
@@ -228,11 +229,19 @@ class Maker {
     }
     report_.buckets = rows_of(report_.chosen.strategy, table_, compress::known_traits());
     try {
-      report_.picture = picture_of(journal_, slot, table_);
+      report_.pictures.chosen = picture_of(journal_, slot, table_, step_in(slot));
     } catch (const std::exception& error) {
       report_.lacks.push_back(std::string("No picture of a step: ") + error.what() + ".");
     }
     explain_chosen(slot);
+  }
+
+  // The step that is compared, if one is.
+  std::optional<MeasuredStep> step_in(int32_t slot) const {
+    for (const ComparedStep& compared : report_.pictures.compared) {
+      if (compared.measured && compared.measured->slot == slot) return compared.measured;
+    }
+    return measured_step(journal_, slot);
   }
 
   void explain_chosen(int32_t slot) {

@@ -18,6 +18,7 @@
 #include "tuner/files/trace_file.h"
 #include "tuner/forecast/explanation.h"
 #include "tuner/report/buckets.h"
+#include "tuner/report/compared_steps.h"
 #include "tuner/report/contests.h"
 #include "tuner/report/step_picture.h"
 #include "tuner/standing.h"
@@ -50,6 +51,11 @@ struct GuardCase {
   bool operator==(const GuardCase&) const = default;
 };
 
+struct StepPictures {
+  std::vector<ComparedStep> compared = {};  // before and after
+  StepPicture chosen = {};                  // under the chosen strategy, beside a prediction
+};
+
 struct Report {
   Job job;
   std::string network, transport;  // empty: the journal does not say
@@ -79,7 +85,7 @@ struct Report {
   std::vector<RoundChoice> rounds = {};  // none: each step is one update
 
   std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
-  StepPicture picture = {};             // of a step under the chosen strategy
+  StepPictures pictures = {};
 
   // Says why the chosen strategy is as it is; an error says what is missing for that.
   core::Result<Explanation> explanation = core::Error{core::Error::Code::invalid, "it has no strategy to explain"};

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <iterator>
 #include <map>
 
 #include "tuner/report/charts.h"
@@ -19,38 +16,10 @@ using Anchor = Svg::Anchor;
 
 constexpr double kMargin = 8, kBar = 14, kCaption = 15;
 
-constexpr std::array kRows = {
-    std::pair(Row::computation, "computation"),
-    std::pair(Row::device, "compressors and sums on the thread of backward"),
-    std::pair(Row::host, "compressors on host cores"),
-    std::pair(Row::copies, "copies between the device and the host"),
-    std::pair(Row::network, "collectives under way"),
-};
-
 std::string style_of(const Bar& bar) {
-  if (bar.row == Row::computation) return bar.what == "update" ? "op-update" : "op-compute";
-  if (bar.row == Row::network) return "op-collective";
+  if (bar.lane == Lane::computation) return bar.what == "update" ? "op-update" : "op-compute";
+  if (bar.lane == Lane::link) return "op-collective";
   return bar.what == "encode" ? "op-encode" : bar.what == "decode" ? "op-decode" : "op-pass";
-}
-
-// Bars that overlap are drawn on different lines, as far as there are lines; further bars share the last one.
-std::vector<std::vector<Bar>> in_lines(std::vector<Bar> bars) {
-  constexpr size_t kMost = 6;
-  std::ranges::stable_sort(bars, {}, &Bar::begin_us);
-  std::vector<std::vector<Bar>> lines;
-  std::vector<double> ends;
-  for (Bar& bar : bars) {
-    size_t line = 0;
-    while (line < ends.size() && ends[line] > bar.begin_us + 1e-6) ++line;
-    if (line == ends.size() && line == kMost) line = static_cast<size_t>(std::ranges::min_element(ends) - ends.begin());
-    if (line == ends.size()) {
-      ends.push_back(0);
-      lines.emplace_back();
-    }
-    ends[line] = std::max(ends[line], bar.end_us);
-    lines[line].push_back(std::move(bar));
-  }
-  return lines;
 }
 
 // Draws few bars one by one, with their names, and many as one shape for each style, joining neighbours that touch.
@@ -68,9 +37,9 @@ void draw_line(Svg& svg, const std::vector<Bar>& bars, const Scale& x, double y,
                fmt::format("{}: {} to {}", name, number(bar.begin_us * 1e-3), in_ms(bar.end_us * 1e-3)));
       const std::string text = bar.bucket < 0 ? bar.what : std::to_string(bar.bucket);
       if (6.5 * static_cast<double>(text.size()) + 3 < to - from) {
-        const std::string_view ground = bar.row == Row::network ? "bar-text" : "bar-text on-light";
+        const std::string_view ground = bar.lane == Lane::link ? "bar-text" : "bar-text on-light";
         svg.text((from + to) / 2, y + kBar - 4.5, Anchor::middle,
-                 bar.row == Row::computation ? "bar-text plain" : ground, text);
+                 bar.lane == Lane::computation ? "bar-text plain" : ground, text);
       }
       continue;
     }
@@ -91,67 +60,108 @@ void draw_line(Svg& svg, const std::vector<Bar>& bars, const Scale& x, double y,
   }
 }
 
+// One step, with a line for each lane of few bars.
 struct Panel {
-  std::string_view title;
-  std::vector<std::pair<std::string_view, std::vector<std::vector<Bar>>>> rows;
-  double height = 0;
+  std::string title;
+  std::vector<Bar> bars;
+  std::string what = {};   // below the title
+  double length_ms = 0;    // of the step, as the ground behind its lanes; 0: not shown
+  double level_ms = 0;     // a dashed line; 0: none
+  std::string level = {};  // its style
 };
 
-Panel panel_of(std::string_view title, const std::vector<Bar>& bars) {
-  Panel panel{.title = title, .rows = {}, .height = 20};
-  for (const auto& [row, name] : kRows) {
-    std::vector<Bar> of_row;
-    std::ranges::copy_if(bars, std::back_inserter(of_row), [row = row](const Bar& bar) { return bar.row == row; });
-    if (of_row.empty()) continue;
-    panel.rows.emplace_back(name, in_lines(std::move(of_row)));
-    panel.height += kCaption + kBar * static_cast<double>(panel.rows.back().second.size());
-  }
-  return panel;
+constexpr double kTitle = 20, kWhat = 15;
+
+double height_of(const Panel& panel, const std::vector<LaneLines>& lanes) {
+  double height = kTitle + (panel.what.empty() ? 0 : kWhat);
+  for (const LaneLines& lane : lanes) height += kCaption + kBar * static_cast<double>(lane.lines.size());
+  return height;
 }
 
-}  // namespace
+void draw(Svg& svg, const Panel& panel, const std::vector<LaneLines>& lanes, const Scale& x, double y, bool is_few) {
+  const double bottom = y + height_of(panel, lanes);
+  svg.text(kMargin, y + 14, Anchor::start, "label strong", panel.title);
+  y += kTitle;
+  if (!panel.what.empty()) {
+    svg.text(kMargin, y + 10, Anchor::start, "small", panel.what);
+    y += kWhat;
+  }
+  if (panel.length_ms > 0) svg.rect(x(0), y, x(panel.length_ms) - x(0), bottom - y + 2, "step-ground");
+  const double top = y;
+  for (const LaneLines& lane : lanes) {
+    svg.text(kMargin + 2, y + 11, Anchor::start, "small", to_string(lane.lane));
+    y += kCaption;
+    for (const std::vector<Bar>& line : lane.lines) {
+      draw_line(svg, line, x, y, is_few);
+      y += kBar;
+    }
+  }
+  if (panel.level_ms > 0) svg.line(x(panel.level_ms), top, x(panel.level_ms), bottom, panel.level);
+}
 
-std::string step_chart(const Report& report, double width) {
-  constexpr size_t kFew = 150;
+// All panels have the same axis.
+std::string chart(const std::vector<Panel>& panels, double width, std::string_view label, std::string_view axis) {
+  constexpr size_t kFew = 150, kMostLines = 6;
   constexpr double kAxis = 36, kApart = 12;
-  std::vector<Panel> panels;
-  double end_ms = 0, begin_ms = 0;
-  size_t bars = 0;
-  const auto add = [&](std::string_view title, const std::vector<Bar>& of_panel) {
-    if (of_panel.empty()) return;
-    panels.push_back(panel_of(title, of_panel));
-    for (const Bar& bar : of_panel) end_ms = std::max(end_ms, bar.end_us * 1e-3);
-    for (const Bar& bar : of_panel) begin_ms = std::min(begin_ms, bar.begin_us * 1e-3);
-    bars = std::max(bars, of_panel.size());
-  };
-  add("Measured, on rank 0", report.picture.measured);
-  add("Predicted by the cost model", report.picture.predicted);
   if (panels.empty()) return "";
-  double height = kAxis;
-  for (const Panel& panel : panels) height += panel.height + kApart;
+  std::vector<std::vector<LaneLines>> lanes;
+  double begin_ms = 0, end_ms = 0, height = kAxis;
+  bool is_few = true;
+  for (const Panel& panel : panels) {
+    lanes.push_back(in_lines(panel.bars, kMostLines));
+    height += height_of(panel, lanes.back()) + kApart;
+    is_few = is_few && panel.bars.size() <= kFew;
+    end_ms = std::max({end_ms, panel.length_ms, panel.level_ms});
+    for (const Bar& bar : panel.bars) {
+      begin_ms = std::min(begin_ms, bar.begin_us * 1e-3);
+      end_ms = std::max(end_ms, bar.end_us * 1e-3);
+    }
+  }
   const Scale x(begin_ms, end_ms, kMargin, width - kMargin);
-  Svg svg(width, height, "Operations of one step, measured and predicted");
+  Svg svg(width, height, label);
   const double bottom = height - kAxis;
   for (const double ms : ticks(x.least(), x.most(), width < 500 ? 4 : 8)) {
     svg.line(x(ms), 4, x(ms), bottom, "grid");
     svg.text(std::clamp(x(ms), 14.0, width - 18), bottom + 13, Anchor::middle, "small", fmt::format("{:g}", ms));
   }
-  svg.text(width / 2, bottom + 29, Anchor::middle, "small", "ms since the first gradient was ready");
+  svg.text(width / 2, bottom + 29, Anchor::middle, "small", axis);
   double y = 0;
-  for (const Panel& panel : panels) {
-    svg.text(kMargin, y + 14, Anchor::start, "label strong", panel.title);
-    double line_y = y + 20;
-    for (const auto& [name, lines] : panel.rows) {
-      svg.text(kMargin, line_y + 11, Anchor::start, "small", name);
-      line_y += kCaption;
-      for (const auto& line : lines) {
-        draw_line(svg, line, x, line_y, bars <= kFew);
-        line_y += kBar;
-      }
-    }
-    y += panel.height + kApart;
+  for (size_t p = 0; p < panels.size(); ++p) {
+    draw(svg, panels[p], lanes[p], x, y, is_few);
+    y += height_of(panels[p], lanes[p]) + kApart;
   }
   return svg.str();
+}
+
+}  // namespace
+
+std::string step_chart(const Report& report, double width) {
+  std::vector<Panel> panels;
+  const auto add = [&](std::string_view title, const std::vector<Bar>& bars) {
+    if (!bars.empty()) panels.push_back({.title = std::string(title), .bars = bars});
+  };
+  add("Measured, on rank 0", report.pictures.chosen.measured);
+  add("Predicted by the cost model", report.pictures.chosen.predicted);
+  return chart(panels, width, "Operations of one step, measured and predicted",
+               "ms since the first gradient was ready");
+}
+
+std::string comparison_chart(const Report& report, double width) {
+  constexpr double kCharacter = 6.2;  // of small text, about
+  std::vector<Panel> panels;
+  for (const ComparedStep& compared : report.pictures.compared) {
+    if (!compared.measured) continue;
+    const double length_ms = compared.measured->length_us * 1e-3;
+    panels.push_back(
+        {.title = named(compared.role, in_ms(length_ms)),
+         .bars = compared.measured->bars,
+         .what = shortened(fmt::format("step {}, {}", count(compared.measured->step), compared.label),
+                           static_cast<size_t>((width - 2 * kMargin) / kCharacter)),
+         .length_ms = length_ms,
+         .level_ms = compared.claimed_ms,
+         .level = compared.role == ComparedStep::Role::after ? "level chosen-line" : "level baseline-line"});
+  }
+  return chart(panels, width, "One step before and after, measured", "ms since the step began");
 }
 
 }  // namespace gradtune::tuner

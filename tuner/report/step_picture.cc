@@ -3,53 +3,14 @@
 #include "tuner/report/step_picture.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "engine/compress/compressor.h"
 #include "policies/cost/timeline.h"
 
 namespace gradtune::tuner {
 namespace {
-
-std::string name_of(const core::Strategy& strategy, int32_t bucket, int32_t step) {
-  switch (step) {
-    case policies::kScaleStep: return "scale";
-    case policies::kCastStep: return "cast";
-    case policies::kToHostStep: return "copy to the host";
-    case policies::kToDeviceStep: return "copy to the device";
-    default: break;
-  }
-  const core::Option& option = strategy.buckets[static_cast<size_t>(bucket)].option;
-  return std::string(core::to_string(option.steps[static_cast<size_t>(step)].kind));
-}
-
-Row row_of(const core::Strategy& strategy, int32_t bucket, int32_t step) {
-  if (step == policies::kToHostStep || step == policies::kToDeviceStep) return Row::copies;
-  if (step < 0) return Row::device;
-  const core::Step& at = strategy.buckets[static_cast<size_t>(bucket)].option.steps[static_cast<size_t>(step)];
-  if (core::is_collective(at.kind)) return Row::network;
-  return at.place == core::Place::host ? Row::host : Row::device;
-}
-
-double length_us(const Timing& timing) {
-  double begin = timing.ops.front().begin_us, end = 0;
-  for (const policies::TimedOp& op : timing.ops) {
-    begin = std::min(begin, op.begin_us);
-    end = std::max(end, op.end_us);
-  }
-  return end - begin;
-}
-
-// The middle one, by length, of the last few steps that were timed under the strategy.
-const Timing* usual_timing(const JournalFile& journal, int32_t slot) {
-  constexpr size_t kMost = 3;
-  std::vector<const Timing*> last;
-  for (auto timing = journal.timings.rbegin(); timing != journal.timings.rend() && last.size() < kMost; ++timing) {
-    if (timing->slot == slot && !timing->ops.empty()) last.push_back(&*timing);
-  }
-  if (last.empty()) return nullptr;
-  std::ranges::sort(last, {}, [](const Timing* timing) { return length_us(*timing); });
-  return last[last.size() / 2];
-}
 
 double first_begin(const std::vector<Bar>& bars) {
   double first = -1;
@@ -80,16 +41,12 @@ core::Status predict(const JournalFile& journal, const core::Strategy& strategy,
   timeline.value().run(spans);
   for (const policies::Span& span : spans) {
     if (span.bucket < 0) {
-      bars.push_back({.row = Row::computation,
+      bars.push_back({.lane = Lane::computation,
                       .what = policies::to_string(span.phase),
                       .begin_us = span.begin_us,
                       .end_us = span.end_us});
     } else {
-      bars.push_back({.row = row_of(strategy, span.bucket, span.step),
-                      .bucket = span.bucket,
-                      .what = name_of(strategy, span.bucket, span.step),
-                      .begin_us = span.begin_us,
-                      .end_us = span.end_us});
+      bars.push_back(bar_of(strategy, {span.bucket, span.step, span.begin_us, span.end_us}));
     }
   }
   return {};
@@ -97,7 +54,8 @@ core::Status predict(const JournalFile& journal, const core::Strategy& strategy,
 
 }  // namespace
 
-StepPicture picture_of(const JournalFile& journal, int32_t slot, const core::GradientTable& table) {
+StepPicture picture_of(const JournalFile& journal, int32_t slot, const core::GradientTable& table,
+                       const std::optional<MeasuredStep>& measured) {
   const core::Strategy& strategy = journal.strategies.at(slot).strategy;
   StepPicture picture{.slot = slot};
   if (const std::string why = why_not_predicted(journal, table); !why.empty()) {
@@ -105,18 +63,12 @@ StepPicture picture_of(const JournalFile& journal, int32_t slot, const core::Gra
   } else if (const core::Status status = predict(journal, strategy, table, picture.predicted); !status) {
     picture.lacks.push_back("No step can be predicted: " + status.error().message + ".");
   }
-  const Timing* timing = usual_timing(journal, slot);
-  if (timing == nullptr) {
-    picture.lacks.push_back("The journal has no times of the operations of this strategy.");
+  if (!measured) {
+    picture.lacks.push_back("The journal has no times of the operations of this strategy in a step that counts.");
     return picture;
   }
-  for (const policies::TimedOp& op : timing->ops) {
-    picture.measured.push_back({.row = row_of(strategy, op.bucket, op.step),
-                                .bucket = op.bucket,
-                                .what = name_of(strategy, op.bucket, op.step),
-                                .begin_us = op.begin_us,
-                                .end_us = op.end_us});
-  }
+  std::ranges::copy_if(measured->bars, std::back_inserter(picture.measured),
+                       [](const Bar& bar) { return bar.bucket >= 0; });
   const double shift_us = first_begin(picture.predicted) - first_begin(picture.measured);
   for (Bar& bar : picture.measured) {
     bar.begin_us += shift_us;

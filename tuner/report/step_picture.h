@@ -12,23 +12,12 @@
 #include <vector>
 
 #include "tuner/files/journal_reader.h"
+#include "tuner/report/measured_step.h"
 
 namespace gradtune::tuner {
 
-// The resource of an operation, or the work of the user's thread.
-enum class Row : uint8_t { computation, device, host, copies, network };
-
-struct Bar {
-  Row row = Row::device;
-  int32_t bucket = -1;  // -1: computation
-  std::string what;     // "backward", "encode", "all_reduce", ...
-  double begin_us = 0, end_us = 0;
-
-  bool operator==(const Bar&) const = default;
-};
-
-// Times since the first gradient was ready. Rank 0 does not record that moment. So measured times are shifted until
-// the first operation begins when the predicted one does, or at 0 without a prediction.
+// Times since the first gradient was ready. Rank 0 does not record that moment. So the operations of the measured step
+// (measured_step.h) are shifted until the first one begins when the predicted one does, or at 0 without a prediction.
 struct StepPicture {
   int32_t slot = -1;  // of the strategy; -1: there is no picture
   std::vector<Bar> measured = {}, predicted = {};
@@ -36,6 +25,8 @@ struct StepPicture {
 };
 
 // The picture of the strategy in that slot, which must pass core::validate for the table. `table`: with ready times.
-StepPicture picture_of(const JournalFile& journal, int32_t slot, const core::GradientTable& table);
+// `measured`: a step under that strategy, if the journal has one.
+StepPicture picture_of(const JournalFile& journal, int32_t slot, const core::GradientTable& table,
+                       const std::optional<MeasuredStep>& measured);
 
 }  // namespace gradtune::tuner

@@ -115,25 +115,6 @@ std::string what_did_it_choose(const Report& report) {
   return "";
 }
 
-std::string did_it_help(const Report& report) {
-  const Standing& standing = report.standing;
-  const double baseline_ms = standing.comparison.baseline_ms;
-  const std::string baseline =
-      baseline_ms > 0 ? fmt::format(" The baseline takes {} a step.", in_ms(baseline_ms)) : std::string();
-  if (!report.has_begun) return "Not known yet.";
-  switch (standing.state) {
-    case State::undecided: return "Not known yet." + baseline;
-    case State::pinned: return "Not known: without a tuning budget nothing is compared.";
-    case State::committed:
-      return fmt::format("Yes: {}, measured on {} of blocks of training steps after the search had ended.",
-                         gain_of(standing.comparison), plural(standing.pairs, "fresh pair"));
-    case State::baseline:
-      return (standing.former ? "Not any more: what was faster was dropped." : "No gain was confirmed.") + baseline;
-    case State::dropped: return "Not any more: what was faster was dropped." + baseline;
-  }
-  return "";
-}
-
 std::string how_often_does_it_exchange(const Report& report) {
   const RoundChoice& last = report.rounds.back();
   std::string text =
@@ -177,13 +158,32 @@ std::string headline(const Report& report) {
   return "";
 }
 
+std::string did_it_help(const Report& report) {
+  const Standing& standing = report.standing;
+  const double baseline_ms = standing.comparison.baseline_ms;
+  const std::string baseline =
+      baseline_ms > 0 ? fmt::format(" The baseline takes {} a step.", in_ms(baseline_ms)) : std::string();
+  if (!report.has_begun) return "Not known yet.";
+  switch (standing.state) {
+    case State::undecided: return "Not known yet." + baseline;
+    case State::pinned: return "Not known: without a tuning budget nothing is compared.";
+    case State::committed:
+      return fmt::format("Yes: {}, measured on {} of blocks of training steps after the search had ended.",
+                         gain_of(standing.comparison), plural(standing.pairs, "fresh pair"));
+    case State::baseline:
+      return (standing.former ? "Not any more: what was faster was dropped." : "No: nothing is gained.") + baseline;
+    case State::dropped: return "Not any more: what was faster was dropped." + baseline;
+  }
+  return "";
+}
+
 std::string story(const Report& report) { return report.has_begun ? in_words(report.standing) : std::string(); }
 
 std::vector<Answer> answers(const Report& report) {
   std::vector<Answer> answers{{"Is it tuning?", is_it_tuning(report)},
                               {"Is it done?", is_it_done(report)},
                               {"What did it choose?", what_did_it_choose(report)},
-                              {"Did it help?", did_it_help(report)}};
+                              {std::string(kDidItHelp), did_it_help(report)}};
   if (!report.rounds.empty()) answers.push_back({"How often does it exchange?", how_often_does_it_exchange(report)});
   return answers;
 }

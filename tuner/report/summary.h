@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tuner/report/report.h"
@@ -20,6 +21,10 @@ std::string headline(const Report& report);
 
 // The state of the job and what led to it, in the words that the job itself printed; nothing before its first step.
 std::string story(const Report& report);
+
+// A sentence or two: if the job's steps are faster than without gradtune, and by how much.
+constexpr std::string_view kDidItHelp = "Did it help?";
+std::string did_it_help(const Report& report);
 
 // Answers the questions: is it tuning, is it done, what did it choose, did it help.
 std::vector<Answer> answers(const Report& report);
