@@ -4,6 +4,7 @@
 
 usage: report_page_test.py PROGRAM WRITE_JOURNAL
 """
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +114,31 @@ class Page(unittest.TestCase):
                 cut = self.folder / "cut.jsonl"
                 cut.write_text("".join(lines[:end]) + lines[end][:30], encoding="utf-8")
                 self.assertIn(says, self.check(self.page(cut)))
+
+    def test_the_answer_comes_first(self):
+        said = self.check(self.page(JOURNALS / "lossy_200mbit.jsonl"))
+        parts = ["Did it help?", "Yes: 512.5 ms instead of 1010.5 ms", "Before", "After", "Is it tuning?", "Step times"]
+        places = [said.index(part) for part in parts]
+        self.assertEqual(places, sorted(places))
+
+    def test_a_trace_of_the_measured_steps(self):
+        trace = self.folder / "step.json"
+        done = run("report", JOURNALS / "lossy_200mbit.jsonl", "--chrome", trace)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("Is it tuning?", done.stdout)
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        steps = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self.assertEqual(sorted(name.split(":")[0] for name in steps.values()), ["After", "Before"])
+        rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        self.assertEqual(rows, {"computation", "encode", "link", "decode"})
+        spans = [event for event in events if event["ph"] == "X" and "args" in event]
+        self.assertTrue(all(event["args"]["elements"] > 0 and event["dur"] >= 0 for event in spans))
+        lines = (JOURNALS / "lossy_200mbit.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        untimed = self.folder / "untimed.jsonl"
+        untimed.write_text("".join(line for line in lines if '"kind":"timing"' not in line), encoding="utf-8")
+        done = run("report", untimed, "--chrome", trace)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("untimed.jsonl: it has no step to write to", done.stderr)
 
     def test_without_a_page_it_is_printed(self):
         done = run("report", JOURNALS / "half_1gbit.jsonl")

@@ -246,6 +246,10 @@ Command add_report(CLI::App& app) {
       ->check(file_name());
   report->add_option("-o,--output", options->output, "HTML page to write; without it the report is printed in short")
       ->check(file_name());
+  report
+      ->add_option("--chrome", options->chrome,
+                   "Also write the measured steps, before and after, here, for about:tracing or Perfetto")
+      ->check(file_name());
   return {report, [options] { return gradtune::tuner::report(*options); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
@@ -27,6 +28,16 @@ core::Result<std::optional<TraceFile>> read_trace(const std::string& path) {
   return std::optional(std::move(trace).value());
 }
 
+core::Status write_trace(const Report& report, const ReportOptions& options) {
+  if (options.chrome.empty()) return {};
+  const std::vector<TracedStep> steps = traced(report.pictures.compared, report.strategies);
+  if (!steps.empty()) return write_file_atomically(options.chrome, chrome_trace(steps));
+  return core::Error{core::Error::Code::invalid,
+                     fmt::format("{}: it has no step to write to {}: the operations of no step of the baseline or of "
+                                 "what runs at the end were timed",
+                                 options.journal, options.chrome)};
+}
+
 }  // namespace
 
 core::Result<std::string> report(const ReportOptions& options) {
@@ -36,6 +47,7 @@ core::Result<std::string> report(const ReportOptions& options) {
   if (!trace) return trace.error();
   const auto made = make_report(journal.value(), trace.value());
   if (!made) return core::Error{made.error().code, options.trace + ": " + made.error().message};
+  if (const core::Status written = write_trace(made.value(), options); !written) return written.error();
   if (options.output.empty()) return summary(made.value());
   const std::string page = to_html(made.value(), std::filesystem::path(options.journal).filename().string());
   if (const core::Status written = write_file_atomically(options.output, page); !written) return written.error();

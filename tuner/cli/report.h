@@ -14,9 +14,11 @@ struct ReportOptions {
   std::string journal;  // file name
   std::string trace;    // file with ready times of the same model; empty: those of the journal
   std::string output;   // HTML file; empty: a short report is printed
+  std::string chrome;   // file for the measured steps of the page as a Chrome trace; empty: none
 };
 
-// Writes the page if a file is named, and returns the text to print.
+// Writes the files that are named, and returns the text to print. A trace of a journal without a timed step is an
+// error.
 core::Result<std::string> report(const ReportOptions& options);
 
 }  // namespace gradtune::tuner
