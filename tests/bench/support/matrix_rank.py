@@ -133,7 +133,7 @@ class Cell:
         for number, (label, plan) in enumerate({**raced(entries), **by_hand(entries)}.items()):
             if are_same(plan, committed):
                 continue
-            if self.time_is_up(SHARES["trial"]):
+            if self.time_is_up(SHARES["trial"]) and len(times) >= FINALISTS:
                 break
             file = folder / f"plan{number}.json"
             if dist.get_rank() == 0:
