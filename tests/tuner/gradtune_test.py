@@ -387,7 +387,7 @@ class Explain(unittest.TestCase):
         self.assertEqual(head.splitlines()[0], "bf16 all_reduce, 8 buckets")
         self.assertEqual(len(head.splitlines()), 1 + 3)
         self.assertEqual(len(buckets.splitlines()), 2 + 8)
-        self.assertIn("Takes:", columns)
+        self.assertIn("Expected, measured: from the bucket's first operation", columns)
         self.assertEqual(len(ran.splitlines()), 1 + 4)
         page = self.folder / "page.html"
         self.assertEqual(run("report", JOURNAL, "-o", page).returncode, 0)
