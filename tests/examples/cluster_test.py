@@ -44,6 +44,19 @@ def connected():
             return socket.create_connection(address)
         except ConnectionRefusedError:
             time.sleep(0.01)
+def answer_calls(connection, count):
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(count):
+        connection.sendall(connection.recv(1))
+def times_of_calls(connection, count):
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times_s = []
+    for _ in range(count):
+        start = time.monotonic()
+        connection.sendall(b"?")
+        connection.recv(1)
+        times_s.append(time.monotonic() - start)
+    return times_s
 def rate_after(share, connection):
     arrivals, received = [], 0
     while chunk := connection.recv(1 << 20):
@@ -74,45 +87,27 @@ CALL_AND_TRANSFER = (
 CALLS = 20
 if is_first:
     with socket.create_server(address) as listener, listener.accept()[0] as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(CALLS):
-            connection.sendall(connection.recv(1))
+        answer_calls(connection, CALLS)
         print(rate_after(0.5, connection))
 else:
     connection = connected()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    times_s = []
-    for _ in range(CALLS):
-        start = time.monotonic()
-        connection.sendall(b"?")
-        connection.recv(1)
-        times_s.append(time.monotonic() - start)
+    times_s = times_of_calls(connection, CALLS)
     connection.sendall(bytes(size))
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     print("shortest", min(times_s), "sent twice", struct.unpack_from("I", info, 100)[0])
 """
 )
 
+# Rank 1 calls rank 0 as often as the argument says, and prints the times. Rank 0 prints the network.
 CALLS = (
     MEET
     + """
-import os
 if is_first:
     print(os.environ["GRADTUNE_NETWORK"])
     with socket.create_server(address) as listener, listener.accept()[0] as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(size):
-            connection.sendall(connection.recv(1))
+        answer_calls(connection, size)
 else:
-    connection = connected()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    times_s = []
-    for _ in range(size):
-        start = time.monotonic()
-        connection.sendall(b"?")
-        connection.recv(1)
-        times_s.append(time.monotonic() - start)
-    print("times", *times_s)
+    print("times", *times_of_calls(connected(), size))
 """
 )
 
