@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "engine/core/median.h"
 #include "tuner/statistics.h"
 
 namespace gradtune::tuner {
@@ -24,8 +25,6 @@ constexpr double kHopeless = 0.22;
 constexpr double kStandardErrors = 4;
 
 }  // namespace
-
-double Race::State::mean() const { return moments(logs).mean; }
 
 Race::Race(const Arm& baseline, const std::vector<Arm>& arms, core::Rng rng) : baseline_{baseline, {}}, rng_(rng) {
   for (const Arm& arm : arms) arms_.push_back({arm, {}});
@@ -49,41 +48,59 @@ std::vector<Race::Eliminated> Race::score(const std::vector<Score>& round) {
 
   std::vector<Eliminated> eliminated;
   std::vector<State> scored;
-  double best = baseline_.mean(), best_block = baseline_.logs.back();
+  double best_block = baseline_.logs.back();
   for (State& state : arms_) {
     if (!logs.contains(state.arm.slot)) {
       eliminated.push_back({state.arm.slot, 0});
       continue;
     }
     state.logs.push_back(logs[state.arm.slot]);
-    best = std::min(best, state.mean());
     best_block = std::min(best_block, state.logs.back());
     scored.push_back(std::move(state));
   }
   const size_t most = std::max(kFinalists, (arms_.size() + 1) / 2);
-  arms_ = in_order_of_preference(std::move(scored));
+  arms_ = std::move(scored);
+  compare();
+  arms_ = in_order_of_preference(std::move(arms_));
+  double best = baseline_.score;
+  for (const State& state : arms_) best = std::min(best, state.score);
   const double hopeless = std::min(kHopeless, kTie + kStandardErrors * noise() / std::sqrt(rounds_));
   std::vector<State> kept;
   for (State& state : arms_) {
-    const double behind = state.mean() - best;
-    if (kept.size() < most && behind <= hopeless && state.logs.back() <= best_block + std::log(kAborted)) {
+    const double behind = state.score - best;
+    const bool may_win = behind <= hopeless && state.logs.back() <= best_block + std::log(kAborted);
+    if (state.arm.was_near || (kept.size() < most && may_win)) {
       kept.push_back(std::move(state));
     } else {
       eliminated.push_back({state.arm.slot, behind});
     }
   }
   arms_ = std::move(kept);
+  compare();
   return eliminated;
+}
+
+void Race::compare() {
+  std::vector<State*> states = {&baseline_};
+  for (State& state : arms_) states.push_back(&state);
+  std::vector<std::vector<double>> ratios(states.size());
+  for (size_t round = 0; round < static_cast<size_t>(rounds_); ++round) {
+    std::vector<double> logs;
+    for (const State* state : states) logs.push_back(state->logs[round]);
+    const double middle = core::median(logs);
+    for (size_t s = 0; s < states.size(); ++s) ratios[s].push_back(logs[s] - middle);
+  }
+  for (size_t s = 0; s < states.size(); ++s) states[s]->score = core::median(ratios[s]);
 }
 
 // Arms that tie with the best are ordered by their other costs, then the others by speed.
 std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states) {
   double best = std::numeric_limits<double>::infinity();
-  for (const State& state : states) best = std::min(best, state.mean());
+  for (const State& state : states) best = std::min(best, state.score);
   const auto key = [&](const State& state) {
-    const bool ties = state.mean() <= best + kTie;
+    const bool ties = state.score <= best + kTie;
     return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy,
-                      state.mean() - (state.arm.is_running ? kNearTie : 0));
+                      state.score - (state.arm.is_running ? kNearTie : 0));
   };
   std::stable_sort(states.begin(), states.end(), [&](const State& a, const State& b) { return key(a) < key(b); });
   return states;
@@ -98,7 +115,7 @@ double Race::noise() const {
   double squares = 0;
   for (size_t round = 0; round < static_cast<size_t>(rounds_); ++round) {
     std::vector<double> residuals;
-    for (const State* state : states) residuals.push_back(state->logs[round] - state->mean());
+    for (const State* state : states) residuals.push_back(state->logs[round] - moments(state->logs).mean);
     const Moments of_round = moments(residuals);
     squares += of_round.sd * of_round.sd * static_cast<double>(states.size() - 1);
   }
@@ -117,7 +134,7 @@ std::vector<int32_t> Race::slots_left() const {
 
 std::optional<Race::Winner> Race::winner() const {
   if (rounds_ == 0) return {};
-  const auto effect = [&](const State& state) { return baseline_.mean() - state.mean(); };
+  const auto effect = [&](const State& state) { return baseline_.score - state.score; };
   std::vector<State> worthy;
   for (const State& state : arms_) {
     const bool is_lossier = state.arm.fidelity > baseline_.arm.fidelity;
@@ -127,7 +144,7 @@ std::optional<Race::Winner> Race::winner() const {
   worthy = in_order_of_preference(worthy);
   State best = worthy[0];
   for (const State& state : worthy) {
-    const bool is_near = state.arm.fidelity == worthy[0].arm.fidelity && state.mean() <= worthy[0].mean() + kNearTie;
+    const bool is_near = state.arm.fidelity == worthy[0].arm.fidelity && state.score <= worthy[0].score + kNearTie;
     if (is_near && !best.arm.is_running && state.arm.buckets < best.arm.buckets) best = state;
   }
   return Winner{best.arm.slot, effect(best), noise(), rounds_};

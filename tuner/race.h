@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A race by sequential halving. Every round runs one block of each remaining arm, in random order; then the worse
-// half is out. Two arms are compared by the mean of the log-ratios of their blocks over all rounds, so drift that
-// the blocks of a round share cancels. The baseline runs in every round and is never eliminated. It leaves open how
-// blocks are run, and if the winner is really faster than the baseline.
+// half is out. Two arms are compared by the median, over rounds, of the log-ratios of their blocks. Drift that the
+// blocks of a round share cancels, and one block that other load on the machine hit does not decide. The baseline
+// runs in every round and is never eliminated. It leaves open how blocks are run, and if the winner is really faster
+// than the baseline.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ class Race {
     core::Fidelity fidelity = core::Fidelity::exact;
     size_t buckets = 0;
     bool is_running = false;  // in force before the race: stays if no arm of its fidelity is better by 1 %
+    bool was_near = false;    // was the fastest before the race, or near it: stays to the end
   };
   struct Eliminated {
     int32_t slot;
@@ -47,8 +49,9 @@ class Race {
   std::vector<int32_t> next_round();
 
   // Takes the blocks of that round and returns the eliminated arms: the worse half, and those that are too far
-  // behind, took more than twice as long as the best, or could not be scored. A round without a score of the
-  // baseline does not count.
+  // behind, took more than twice as long as the best, or could not be scored. An arm that was near the fastest before
+  // stays if it could be scored, as its median over all rounds counts. A round without a score of the baseline does not
+  // count.
   std::vector<Eliminated> score(const std::vector<Score>& round);
 
   bool is_over() const;
@@ -63,8 +66,9 @@ class Race {
   struct State {
     Arm arm;
     std::vector<double> logs;  // of step times, one for each counted round
-    double mean() const;
+    double score = 0;          // log-ratio to the other arms that are in the race, and to the baseline
   };
+  void compare();
   static std::vector<State> in_order_of_preference(std::vector<State> states);
   double noise() const;
 

@@ -19,18 +19,25 @@ namespace {
 using What = Decision::What;
 
 constexpr double kBehind = 1.25;  // factor over the fastest finalist beyond which an arm is left out
+constexpr double kNear = 1.01;    // factor over the fastest arm within which one bad block puts no arm out
 
-Race::Arm arm(const Context& context, int32_t slot) {
+Race::Arm arm(const Context& context, int32_t slot, double fastest_ms) {
   const Entry& entry = context.slots.at(slot);
   return {.slot = slot,
           .fidelity = entry.fidelity,
           .buckets = entry.candidate->strategy.buckets.size(),
-          .is_running = slot == context.committed};
+          .is_running = slot == context.committed,
+          .was_near = entry.step_ms && *entry.step_ms <= kNear * fastest_ms};
+}
+
+double fastest_ms(const Context& context, const std::vector<int32_t>& slots) {
+  double best_ms = std::numeric_limits<double>::infinity();
+  for (const int32_t slot : slots) best_ms = std::min(best_ms, context.slots.at(slot).step_ms.value_or(best_ms));
+  return best_ms;
 }
 
 void leave_out_slow_ones(Context& context, std::vector<int32_t>& finalists) {
-  double best_ms = std::numeric_limits<double>::infinity();
-  for (const int32_t slot : finalists) best_ms = std::min(best_ms, context.slots.at(slot).step_ms.value_or(best_ms));
+  const double best_ms = fastest_ms(context, finalists);
   std::erase_if(finalists, [&](int32_t slot) {
     const auto step_ms = context.slots.at(slot).step_ms;
     const double behind = step_ms ? *step_ms / best_ms : 1;
@@ -82,12 +89,15 @@ NextPhase Racing::advance(Context& context, const std::vector<Score>& scores) {
 }
 
 void Racing::start(const Context& context) {
+  std::erase_if(finalists_, [&](int32_t slot) {
+    const bool was_prepared = context.slots.contains(slot);
+    return !was_prepared || context.is_over(slot);
+  });
+  const int32_t baseline = context.baselines.faster;
+  const double best_ms = std::min(fastest_ms(context, finalists_), fastest_ms(context, {baseline}));
   std::vector<Race::Arm> arms;
-  for (const int32_t slot : finalists_) {
-    const bool may_run = context.slots.contains(slot) && !context.is_over(slot);  // it was prepared
-    if (may_run) arms.push_back(arm(context, slot));
-  }
-  race_.emplace(arm(context, context.baselines.faster), arms, context.rng.fork("race"));
+  for (const int32_t slot : finalists_) arms.push_back(arm(context, slot, best_ms));
+  race_.emplace(arm(context, baseline, best_ms), arms, context.rng.fork("race"));
 }
 
 void Racing::score(Context& context, const std::vector<Score>& scores) {

@@ -3,8 +3,9 @@
 //
 // Replays journals of real jobs (two ranks of the reference job on a shaped network, 2026-11-25). A tuner with the
 // same step times decides the same, byte for byte on a machine with the same mathematical library. Elsewhere figures
-// may differ in their last digit, so they are compared as numbers. If decisions are changed on purpose, the
-// recordings no longer fit, and new journals are needed: GRADTUNE_JOURNAL=FILE examples/cluster ...
+// may differ in their last digit, so they are compared as numbers. A change of the tuner that gives a decision another
+// value, and leaves which strategies run as it was, changes that value in the journals. After any other change of
+// decisions the recordings no longer fit, and new journals are needed: GRADTUNE_JOURNAL=FILE examples/cluster ...
 // train_fashion_mnist --policy mergecomp, whose proposals do not move with every change of the cost model.
 #include <gtest/gtest.h>
 
