@@ -205,6 +205,25 @@ std::vector<std::optional<double>> measured_times_ms(const JournalFile& journal,
   return medians;
 }
 
+// One for each level, by its all-reduce if the model knows it.
+std::vector<LinkRate> links_of(const CostTable& cost) {
+  std::vector<LinkRate> links;
+  for (const policies::CollectiveRate& rate : cost.collectives) {
+    if (!policies::uses_network(rate.level)) continue;
+    constexpr double kBits = 8;
+    const LinkRate link{.level = rate.level,
+                        .mbit_per_s = rate.byte_us > 0 ? kBits / rate.byte_us : 0,
+                        .message_ms = rate.message_us / 1e3};
+    const auto known = std::ranges::find(links, rate.level, &LinkRate::level);
+    if (known == links.end()) {
+      links.push_back(link);
+    } else if (rate.kind == core::Step::Kind::all_reduce) {
+      *known = link;
+    }
+  }
+  return links;
+}
+
 void sort_by_time(auto& values) {
   std::ranges::stable_sort(values, {}, [](const auto& value) { return value.ms; });
 }
@@ -222,6 +241,7 @@ std::optional<Explanation> explain(const policies::Candidate& candidate, const p
   constexpr Part kParts[] = {Part::bytes, Part::messages, Part::compressors};
   Explanation explanation{.label = candidate.label,
                           .ranks = knowledge.ranks,
+                          .links = links_of(model.cost().table),
                           .is_whole = is_whole,
                           .expected_ms = step->ms,
                           .computation_ms = with([&](CostTable& cost) {

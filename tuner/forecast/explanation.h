@@ -48,6 +48,15 @@ struct OtherWay {
   bool operator==(const OtherWay&) const = default;
 };
 
+// A link that all ranks or all nodes share, as the model has it.
+struct LinkRate {
+  core::Level level = core::Level::flat;
+  double mbit_per_s = 0;  // that a rank sends; 0: bytes take no time that was measured
+  double message_ms = 0;  // of each message, whatever it carries
+
+  bool operator==(const LinkRate&) const = default;
+};
+
 struct BucketReason {
   int32_t bucket = 0;
   std::string first, last;  // tensors
@@ -64,6 +73,7 @@ struct BucketReason {
 struct Explanation {
   std::string label;
   core::Ranks ranks = {};
+  std::vector<LinkRate> links = {};
   // True: times are of whole steps. False: they begin when the first gradient is ready.
   bool is_whole = true;
   double expected_ms = 0;

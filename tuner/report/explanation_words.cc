@@ -203,6 +203,24 @@ std::string what_helps(const Explanation& explanation) {
          fmt::format(" With twice the batch, each sample would take {} less time.", percent(explanation.larger_batch));
 }
 
+std::string link_of(core::Level level) {
+  if (core::is_dimension(level)) return fmt::format("the link along dimension {}", core::number_of(level));
+  return level == core::Level::inter ? "the link between nodes" : "the link between ranks";
+}
+
+// The job whose step it is.
+std::string where(const Explanation& explanation) {
+  std::string text = fmt::format("On {} ranks", explanation.ranks.size);
+  if (explanation.ranks.local_size > 1) text += fmt::format(", {} in a node", explanation.ranks.local_size);
+  for (const LinkRate& link : explanation.links) {
+    text += "; " + link_of(link.level);
+    text += link.mbit_per_s > 0 ? fmt::format(" carries {} Mbit/s", number(link.mbit_per_s))
+                                : std::string(" takes no time for bytes that could be measured");
+    text += fmt::format(", and a message takes {} besides", in_ms(link.message_ms));
+  }
+  return text + ".";
+}
+
 // With its sign, and without a negative zero.
 std::string more(std::optional<double> ms) {
   if (!ms) return "-";
@@ -273,7 +291,7 @@ std::vector<std::string> sentences(const Explanation& explanation) {
 }
 
 std::string in_words(const Explanation& explanation) {
-  std::string text = explanation.label + "\n";
+  std::string text = explanation.label + "\n" + where(explanation) + "\n";
   for (const std::string& sentence : sentences(explanation)) text += sentence + "\n";
   return text + "\n" + buckets_table(explanation) + ran_table(explanation);
 }

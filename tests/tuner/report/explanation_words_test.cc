@@ -16,10 +16,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::vector<std::string> sentences_of(const std::string& name) {
+Explanation explanation_of(const std::string& name) {
   const std::string text = read_file(GRADTUNE_JOURNALS "/" + name + ".jsonl", 1 << 20).value();
-  return sentences(make_report(parse_journal(text).value()).value().explanation.value());
+  return make_report(parse_journal(text).value()).value().explanation.value();
 }
+
+std::vector<std::string> sentences_of(const std::string& name) { return sentences(explanation_of(name)); }
 
 Explanation made_up(std::vector<std::vector<double>> others_ms) {
   Explanation explanation{.label = "made up",
@@ -182,12 +184,29 @@ TEST(ExplanationWords, NameWaysToSend) {
   EXPECT_EQ(way_of(core::gather_payloads({"none"}, core::Place::device)), "uncompressed, all-gather");
 }
 
+TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
+  const auto second_line = [](const std::string& text) { return text.substr(0, text.find('\n', text.find('\n') + 1)); };
+  EXPECT_EQ(
+      second_line(in_words(explanation_of("half_1gbit"))),
+      "bf16 all_reduce, 8 buckets\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s, and a message takes 1.15 "
+      "ms besides.");
+  Explanation explanation = made_up({{130}});
+  explanation.ranks = {.size = 4, .local_size = 2};
+  explanation.links = {{.level = core::Level::inter, .mbit_per_s = 200, .message_ms = 1.5},
+                       {.level = core::dimension(1), .mbit_per_s = 0, .message_ms = 2}};
+  EXPECT_EQ(
+      second_line(in_words(explanation)),
+      "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s, and a message takes 1.50 ms "
+      "besides; the link along dimension 1 takes no time for bytes that could be measured, and a message takes 2.00 "
+      "ms besides.");
+}
+
 TEST(ExplanationWords, HaveATableOfBuckets) {
   Explanation explanation = made_up({{130}, {}});
   explanation.buckets[0].measured_ms = 6.25;
   explanation.ran = {{.candidate = {{}, "made up"}, .steps = 9, .measured_ms = 104, .expected_ms = 100}};
   const std::string text = in_words(explanation);
-  EXPECT_THAT(text, StartsWith("made up\nGradients are sent in 2 groups"));
+  EXPECT_THAT(text, StartsWith("made up\nOn 2 ranks.\nGradients are sent in 2 groups"));
   EXPECT_THAT(text, ContainsRegex("\n +0  9.weight to 9.bias +4.0 KiB  bf16, all-reduce +5.00 +6.25 +.30.0 +.30.0  "
                                   "uncompressed, all-reduce\n"));
   EXPECT_THAT(text, ContainsRegex("\n +1  9.weight to 9.bias +4.0 KiB  bf16, all-reduce +5.00 +- +- +-  -\n"));
