@@ -224,6 +224,20 @@ std::vector<LinkRate> links_of(const CostTable& cost) {
   return links;
 }
 
+// In the order of their first bucket, without "none".
+std::vector<UsedCompressor> compressors_of(const core::Strategy& strategy, core::TraitsTable known) {
+  std::vector<UsedCompressor> used;
+  for (const core::Bucket& bucket : strategy.buckets) {
+    for (const core::CompressorSpec& codec : bucket.option.codecs) {
+      const core::CompressorTraits* const traits = core::traits_of(codec, known);
+      if (codec.name == "none" || traits == nullptr) continue;
+      const UsedCompressor one{std::string(traits->name), std::string(traits->summary)};
+      if (std::ranges::find(used, one) == used.end()) used.push_back(one);
+    }
+  }
+  return used;
+}
+
 void sort_by_time(auto& values) {
   std::ranges::stable_sort(values, {}, [](const auto& value) { return value.ms; });
 }
@@ -259,6 +273,7 @@ std::optional<Explanation> explain(const policies::Candidate& candidate, const p
   sort_by_time(explanation.without);
   sort_by_time(explanation.helped);
   explanation.larger_batch = 1 - with([](CostTable&) {}, 2) / (2 * step->ms);
+  explanation.compressors = compressors_of(strategy, knowledge.traits);
   explanation.left_out = static_cast<int64_t>(strategy.buckets.size() - explanation.buckets.size());
   return explanation;
 }

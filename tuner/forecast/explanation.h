@@ -57,6 +57,14 @@ struct LinkRate {
   bool operator==(const LinkRate&) const = default;
 };
 
+// A compressor of the strategy, and the line that its table has for users.
+struct UsedCompressor {
+  std::string name;
+  std::string summary;
+
+  bool operator==(const UsedCompressor&) const = default;
+};
+
 struct BucketReason {
   int32_t bucket = 0;
   std::string first, last;  // tensors
@@ -83,6 +91,7 @@ struct Explanation {
   std::vector<Helped> helped = {};    // what helps most first
   double larger_batch = 0;            // the share of the time for each sample that twice the batch saves
   std::vector<BucketReason> buckets;  // in the order of the strategy
+  std::vector<UsedCompressor> compressors = {};
   int64_t left_out = 0;               // smaller buckets that are not explained
   std::vector<RanStrategy> ran = {};  // all strategies that ran, if a journal tells
 };

@@ -253,6 +253,12 @@ std::string buckets_table(const Explanation& explanation) {
          "way.\n";
 }
 
+std::string legend(const Explanation& explanation) {
+  std::string text;
+  for (const UsedCompressor& each : explanation.compressors) text += each.name + ": " + each.summary + "\n";
+  return text;
+}
+
 std::string ran_table(const Explanation& explanation) {
   if (explanation.ran.empty()) return "";
   std::string text =
@@ -293,7 +299,7 @@ std::vector<std::string> sentences(const Explanation& explanation) {
 std::string in_words(const Explanation& explanation) {
   std::string text = explanation.label + "\n" + where(explanation) + "\n";
   for (const std::string& sentence : sentences(explanation)) text += sentence + "\n";
-  return text + "\n" + buckets_table(explanation) + ran_table(explanation);
+  return text + "\n" + buckets_table(explanation) + legend(explanation) + ran_table(explanation);
 }
 
 }  // namespace gradtune::tuner

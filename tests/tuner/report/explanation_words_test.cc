@@ -201,6 +201,12 @@ TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
       "ms besides.");
 }
 
+TEST(ExplanationWords, SayWhichCompressorsAreUsed) {
+  EXPECT_THAT(
+      in_words(explanation_of("lossy_200mbit")),
+      HasSubstr("\ntopk: the largest elements, this share of all\nbf16: rounded to bfloat16, 8 bits of precision\n"));
+}
+
 TEST(ExplanationWords, HaveATableOfBuckets) {
   Explanation explanation = made_up({{130}, {}});
   explanation.buckets[0].measured_ms = 6.25;
