@@ -104,6 +104,10 @@ class Communicator {
   // memory of gradtune is counted in one place.
   virtual int64_t scratch_bytes(const Collective& /*collective*/) const { return 0; }
 
+  // The delay of a message over the group's link in microseconds, the same number on all ranks. No collective is under
+  // way. A communicator may spend memory and copies on hiding a long one.
+  virtual void expect_delay(double /*us*/) {}
+
   // An exception (a programmer's error, or no memory) means that this collective was not started and that its sink
   // will not be called. Other ranks may have started theirs, so that only abort() makes sense then. A communicator
   // of the host waits here for `after`, within the collective's time limit.

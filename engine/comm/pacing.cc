@@ -70,6 +70,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
   int size() const override { return inner_->size(); }
   core::Space space() const override { return inner_->space(); }
   int64_t scratch_bytes(const Collective& collective) const override { return inner_->scratch_bytes(collective); }
+  void expect_delay(double us) override { inner_->expect_delay(us); }
 
   void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
     const int64_t sent_bytes = link_bytes(collective, size());

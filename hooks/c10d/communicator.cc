@@ -109,6 +109,10 @@ class C10dCommunicator final : public comm::Communicator {
     return needs ? what.count * bytes_per_element(what.type) * comm::ranks_of(what, size()).size : 0;
   }
 
+  void expect_delay(double us) override {
+    if (exchange_) exchange_->expect_delay(us);
+  }
+
   void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
     if (aborted_) {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"}, {});
@@ -286,12 +290,14 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->alltoall_base(out, in, out_counts, in_counts, options);
   }
 
-  // True for collectives that are sent as messages between ranks: pairwise ones, ones among some ranks, and ones
-  // whose payloads may be shorter than their buffers. All other all-gathers over more ranks go around in one
-  // direction, and Gloo's own are as good.
+  // True for collectives that are sent as messages between ranks: pairwise ones, ones among some ranks, ones whose
+  // payloads may be shorter than their buffers, and short all-gathers, whose messages take one delay here. All other
+  // all-gathers over more ranks go around in one direction, and Gloo's own are as good.
   bool is_exchange(const Collective& what) const {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
     return core::traits_of(what.kind).is_pairwise ||
-           (what.kind == Collective::Kind::all_gather && (what.among || size() == 2 || what.used_bytes != nullptr));
+           (what.kind == Collective::Kind::all_gather &&
+            (what.among || size() == 2 || what.used_bytes != nullptr || exchange_->is_eager(bytes)));
   }
 
   static bool is_small_maximum(const Collective& what) {

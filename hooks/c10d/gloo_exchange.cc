@@ -11,12 +11,6 @@
 #include <utility>
 
 namespace gradtune {
-namespace {
-
-// No two exchanges in flight share a tag.
-constexpr int kTags = 1 << 30;
-
-}  // namespace
 
 core::Error c10d_error(const std::exception_ptr& exception) noexcept {
   using Code = core::Error::Code;
@@ -39,14 +33,13 @@ core::Error c10d_error(const std::exception_ptr& exception) noexcept {
 }
 
 GlooExchange::GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
-    : gloo_(std::move(gloo)), threads_(gloo_->getOptions()->threads) {}
+    : gloo_(std::move(gloo)), eager_(gloo_), threads_(gloo_->getOptions()->threads) {}
 
 GlooExchange::~GlooExchange() { threads_.waitWorkComplete(); }
 
 void GlooExchange::start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
                          std::function<void(core::Status)> done) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const int tag = std::exchange(next_tag_, (next_tag_ + 1) % kTags);
   const auto works = [this] {
     const std::lock_guard lock(mutex_);
     return works_.emplace(works_.end());
@@ -56,11 +49,12 @@ void GlooExchange::start(Messages messages, std::chrono::milliseconds timeout, s
     works_.erase(works);
   };
   try {
-    announce(messages, tag, works);
-    threads_.run([=, this, messages = std::move(messages), meanwhile = std::move(meanwhile), done = std::move(done)] {
+    Ways ways = announce(messages, works);
+    threads_.run([=, this, messages = std::move(messages), ways = std::move(ways), meanwhile = std::move(meanwhile),
+                  done = std::move(done)]() mutable {
       core::Status status;
       try {
-        status = transfer(messages, tag, works, deadline, meanwhile);
+        status = transfer(messages, ways, works, deadline, meanwhile);
       } catch (...) {
         status = c10d_error(std::current_exception());
       }
@@ -73,43 +67,69 @@ void GlooExchange::start(Messages messages, std::chrono::milliseconds timeout, s
   }
 }
 
-void GlooExchange::announce(const Messages& messages, int tag, Works::iterator works) {
+GlooExchange::Ways GlooExchange::announce(const Messages& messages, Works::iterator works) {
   const std::lock_guard lock(mutex_);
   if (aborted_) throw std::runtime_error("the exchange was aborted");
+  Ways ways{.tag = std::exchange(next_tag_, tags::kExchanges.after(next_tag_, 1))};
   for (const Receive& receive : messages.receives) {
-    std::vector<at::Tensor> tensors{receive.into};
-    works->push_back(gloo_->recv(tensors, receive.from, tag));
+    const auto bytes = static_cast<int64_t>(receive.into.nbytes());
+    Incoming incoming;
+    if (eager_.takes(bytes)) {
+      incoming.eager = eager_.expect(receive.from, bytes);
+      works->insert(works->end(), incoming.eager.works.begin(), incoming.eager.works.end());
+    } else {
+      std::vector<at::Tensor> tensors{receive.into};
+      incoming.work = gloo_->recv(tensors, receive.from, ways.tag);
+      works->push_back(incoming.work);
+    }
+    ways.receives.push_back(std::move(incoming));
   }
+  for (const Send& send : messages.sends) {
+    const auto bytes = static_cast<int64_t>(send.what.nbytes());
+    ways.sends.push_back(eager_.takes(bytes) ? std::optional(eager_.reserve(send.to, bytes)) : std::nullopt);
+  }
+  return ways;
 }
 
-core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
+core::Status GlooExchange::transfer(const Messages& messages, Ways& ways, Works::iterator works, Deadline deadline,
                                     const std::function<void()>& meanwhile) {
-  const std::vector<c10::intrusive_ptr<c10d::Work>> receives = *works;  // no other thread adds to them from here on
-  auto next = messages.sends.begin();
+  const size_t announced = works->size();  // no other thread adds to them from here on
+  size_t sent = 0, received = 0;
   const auto send_next = [&] {
-    const at::Tensor& what = next->what;
-    std::vector<at::Tensor> tensors{messages.length ? what.narrow(0, 0, messages.length(what)) : what};
-    c10::intrusive_ptr<c10d::Work> work = gloo_->send(tensors, next->to, tag);
-    ++next;
+    const auto sending = send(messages, sent++, ways);
     const std::lock_guard lock(mutex_);
-    works->push_back(std::move(work));
+    works->insert(works->end(), sending.begin(), sending.end());
   };
-  size_t received = 0;  // because a work can be waited for only once
   const auto receive = [&](size_t many) {
     core::Status status;
-    while (status && received < many) status = await_message(*receives[received++], deadline);
+    for (; status && received < many; ++received) {  // a work can be waited for only once
+      Incoming& next = ways.receives[received];
+      status = next.work ? await_message(*next.work, deadline)
+                         : eager_.take(next.eager, messages.receives[received].into, deadline);
+    }
     return status;
   };
-  while (next != messages.sends.end() && next->after < 0) send_next();
+  while (sent < messages.sends.size() && messages.sends[sent].after < 0) send_next();
   meanwhile();
-  for (; next != messages.sends.end(); send_next()) {
-    if (core::Status status = receive(static_cast<size_t>(next->after + 1)); !status) return status;
+  for (; sent < messages.sends.size(); send_next()) {
+    if (core::Status status = receive(static_cast<size_t>(messages.sends[sent].after + 1)); !status) return status;
   }
-  if (core::Status status = receive(receives.size()); !status) return status;
-  for (size_t w = receives.size(); w < works->size(); ++w) {
+  if (core::Status status = receive(ways.receives.size()); !status) return status;
+  for (size_t w = announced; w < works->size(); ++w) {
     if (core::Status status = await_message(*(*works)[w], deadline); !status) return status;
   }
   return {};
+}
+
+std::vector<c10::intrusive_ptr<c10d::Work>> GlooExchange::send(const Messages& messages, size_t number,
+                                                               const Ways& ways) {
+  const at::Tensor& what = messages.sends[number].what;
+  const int64_t used = messages.length ? messages.length(what) : what.numel();
+  if (const auto& reserved = ways.sends[number]) {
+    return eager_.send(*reserved, what, used * static_cast<int64_t>(what.element_size()));
+  }
+  std::vector<at::Tensor> tensors{what.narrow(0, 0, used)};
+  return {gloo_->send(tensors, messages.sends[number].to, ways.tag)};
 }
 
 core::Status await_message(c10d::Work& work, std::chrono::steady_clock::time_point deadline) {
@@ -123,6 +143,7 @@ core::Status await_message(c10d::Work& work, std::chrono::steady_clock::time_poi
 void GlooExchange::abort() {
   const std::lock_guard lock(mutex_);
   aborted_ = true;
+  eager_.abort();
   for (const auto& works : works_) {
     for (const c10::intrusive_ptr<c10d::Work>& work : works) work->abort();
   }

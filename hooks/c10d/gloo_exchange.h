@@ -5,7 +5,8 @@
 // receiver has announced the message, and the announcement is queued behind the data that the receiver itself is
 // sending. Gloo's all-to-all and all-gather send first. So the rank that comes second has its data in flight before
 // its announcement, and the other rank can send only after that: the two directions of a link are used one after the
-// other. This class announces all receives before it sends anything.
+// other. This class announces all receives before it sends anything, and those of short messages before the sender
+// has them (eager_messages.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +17,12 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "engine/core/result.h"
+#include "hooks/c10d/eager_messages.h"
+#include "hooks/c10d/gloo_tags.h"
 
 namespace gradtune {
 
@@ -53,6 +57,12 @@ class GlooExchange {
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
   ~GlooExchange();  // blocks until no exchange is in flight
 
+  // The delay of the link in microseconds, the same number on all ranks, while no exchange is in flight.
+  void expect_delay(double us) { eager_.expect_delay(us); }
+
+  // True if a message of that many bytes takes one delay of the link.
+  bool is_eager(int64_t bytes) const { return eager_.takes(bytes); }
+
   // Starts an exchange. `meanwhile` runs once all messages that depend on nothing are in flight; `done` runs at the
   // end and must not throw. Both run on a thread of the exchange. If start() throws, neither runs. All ranks must
   // start exchanges in the same order, each from one thread at a time.
@@ -67,12 +77,25 @@ class GlooExchange {
 
   using Deadline = std::chrono::steady_clock::time_point;
 
-  void announce(const Messages& messages, int tag, Works::iterator works);
-  core::Status transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
+  // The ways that the messages of one exchange take, in their order.
+  struct Incoming {
+    c10::intrusive_ptr<c10d::Work> work = {};  // null: it is eager
+    EagerMessages::Arriving eager = {};
+  };
+  struct Ways {
+    int tag = 0;  // of messages that are not eager
+    std::vector<Incoming> receives = {};
+    std::vector<std::optional<EagerMessages::Reserved>> sends = {};  // nothing: it is not eager
+  };
+
+  Ways announce(const Messages& messages, Works::iterator works);
+  core::Status transfer(const Messages& messages, Ways& ways, Works::iterator works, Deadline deadline,
                         const std::function<void()>& meanwhile);
+  std::vector<c10::intrusive_ptr<c10d::Work>> send(const Messages& messages, size_t number, const Ways& ways);
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  int next_tag_ = 0;
+  EagerMessages eager_;
+  int next_tag_ = tags::kExchanges.first;
   std::mutex mutex_;
   Works works_;  // one entry for each exchange in flight
   bool aborted_ = false;

@@ -35,11 +35,11 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 std::string name_of(const LaunchInfo& info) { return "gradtune: rank " + std::to_string(info.rank); }
 
 core::Result<milliseconds> time_limit(double timeout_s) {
-  constexpr double kLeast = 0.01, kMost = 1e6;
-  if (timeout_s >= kLeast && timeout_s <= kMost) return milliseconds(std::llround(timeout_s * 1000));
+  constexpr double kLeastS = 0.01, kMostS = 1e6;
+  if (timeout_s >= kLeastS && timeout_s <= kMostS) return milliseconds(std::llround(timeout_s * 1000));
   std::ostringstream text;
   text << "gradtune: init_process_group: timeout_s is " << timeout_s << "; allowed is a number of seconds from "
-       << kLeast << " to " << kMost;
+       << kLeastS << " to " << kMostS;
   return Error{Error::Code::invalid, text.str()};
 }
 

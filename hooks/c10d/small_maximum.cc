@@ -10,19 +10,17 @@
 #include <utility>
 
 #include "hooks/c10d/gloo_exchange.h"
+#include "hooks/c10d/gloo_tags.h"
 
 namespace gradtune {
 namespace {
 
 constexpr int kRadix = 8;
 
-// Exchanges have the tags below (gloo_exchange.cc).
-constexpr int kFirstTag = 1 << 30, kTags = 1 << 30;
-
 }  // namespace
 
 SmallMaximum::SmallMaximum(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
-    : gloo_(std::move(gloo)), next_tag_(kFirstTag) {
+    : gloo_(std::move(gloo)), next_tag_(tags::kMaxima.first) {
   const int64_t size = gloo_->getSize();
   for (int64_t span = 1; span < size; span *= kRadix) {
     for (int64_t distance = span; distance < std::min(size, kRadix * span); distance += span) {
@@ -50,7 +48,7 @@ void SmallMaximum::start(std::span<double> numbers, std::chrono::milliseconds ti
 SmallMaximum::Announced SmallMaximum::announce() {
   const int size = gloo_->getSize();
   Announced announced{.tag = next_tag_};
-  next_tag_ = next_tag_ - kFirstTag == kTags - 1 ? kFirstTag : next_tag_ + 1;
+  next_tag_ = tags::kMaxima.after(next_tag_, 1);
   const std::lock_guard lock(mutex_);
   if (aborted_) throw std::runtime_error("the communicator was aborted");
   for (const int distance : distances_) {

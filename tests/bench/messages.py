@@ -30,7 +30,7 @@ def measure(bench, program, part, rows):
     out = bench.folder / "messages.json"
     shape, _, delay = part.partition("-")
     launcher = bench.launcher(f"{RATE}-{delay}" if delay else RATE, ranks_per_node=int(shape[-1]))
-    bench.launch(launcher, [program, out, *(["few"] if delay else [])])
+    bench.launch(launcher, [program, out, str(1000 * float(delay.removesuffix("ms") or 0))])
     for entry in json.loads(out.read_text(encoding="utf-8")):
         name = f"{part}: {entry['kind']}, {entry['bytes']} bytes, {entry['at_once']} at once"
         for what, of in (("median", statistics.median), ("90th percentile", p90)):

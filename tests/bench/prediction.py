@@ -103,7 +103,7 @@ def ranks(predictions):
 
 def elsewhere(predictions):
     """Each rank is on a node of its own. The rows' anchor is the forecast of the job with two ranks."""
-    for model, rate in (("transformer", "200mbit"), ("vgg", "1gbit")):
+    for model, rate in (("transformer", "200mbit"), ("vgg", "200mbit"), ("vgg", "1gbit")):
         forecast = predictions.job("elsewhere", model, rate, flags=["--elsewhere", "4,6,8"])["elsewhere"]
         for asked in forecast:
             job = predictions.job("elsewhere", model, rate, nodes=asked["ranks"])

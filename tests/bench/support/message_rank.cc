@@ -105,17 +105,19 @@ c10::intrusive_ptr<c10d::Backend> plain_gloo(const c10::intrusive_ptr<c10d::Stor
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
-void work(const std::string& out, const Counts& counts) {
+void work(const std::string& out, double delay_us) {
+  const Counts counts = delay_us > 0 ? kFew : Counts();
   const core::SteadyClock clock;
   const auto group = init_process_group();
   const int rank = group->getRank(), size = group->getSize();
   const auto communicator =
       make_c10d_communicator(make_gloo_backend("messages", group->getStore(), rank, size, kTimeoutMs, kThreads));
+  communicator->expect_delay(delay_us);
   const auto plain = plain_gloo(c10::make_intrusive<c10d::PrefixStore>("plain", group->getStore()), rank, size);
   nlohmann::json rows = nlohmann::json::array();
   for (const Op op : {Op::control_word, Op::all_reduce, Op::all_gather}) {
     const bool is_word = op == Op::control_word;
-    for (const int64_t bytes : is_word ? std::vector{kWordBytes} : std::vector<int64_t>{512, 65536}) {
+    for (const int64_t bytes : is_word ? std::vector{kWordBytes} : std::vector<int64_t>{512, 64 << 10, 1 << 20}) {
       for (const int at_once : is_word ? std::vector{1} : std::vector{1, 2}) {
         std::vector<Start> ours, theirs;
         for (const Buffers& buffers : buffers_of(op, bytes, size, at_once)) {
@@ -138,13 +140,12 @@ void work(const std::string& out, const Counts& counts) {
 }  // namespace gradtune::bench
 
 int main(int argc, char** argv) {
-  const bool is_few = argc == 3 && std::string(argv[2]) == "few";
-  if (argc != 2 && !is_few) {
-    std::fprintf(stderr, "usage: message_rank OUT.json [few]\n");
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: message_rank OUT.json DELAY_US\n");
     return 2;
   }
   try {
-    gradtune::bench::work(argv[1], is_few ? gradtune::bench::kFew : gradtune::bench::Counts());
+    gradtune::bench::work(argv[1], std::stod(argv[2]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "message_rank: %s\n", error.what());
     return 1;

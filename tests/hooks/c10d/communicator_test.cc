@@ -11,12 +11,16 @@
 #include <array>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "engine/core/float16.h"
+#include "hooks/c10d/eager_messages.h"
 #include "hooks/c10d/link_probe.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
@@ -40,6 +44,100 @@ TEST(C10dCommunicator, ConformsOnOneRank) { conform(1); }
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 TEST(C10dCommunicator, ConformsOnFourRanks) { conform(4); }
+
+// Messages of up to some MiB arrive in chunks then.
+TEST(C10dCommunicator, ConformsWhereTheDelayIsLong) {
+  for (const int size : {2, 3}) {
+    run_ranks(size, [](const Rank& rank) {
+      auto group = make_group();
+      auto communicator =
+          make_c10d_communicator(make_gloo_backend("far", group->getStore(), rank.rank, rank.size, 20'000, 2));
+      communicator->expect_delay(1e6);
+      suites::run_communicator_conformance(*communicator);
+    });
+  }
+}
+
+// A byte of the message that `from` sends to `to` in a given exchange.
+std::byte byte_of(int from, int to, int exchange, int64_t at) {
+  return static_cast<std::byte>(at * 7 + at / 251 + 31 * from + 57 * to + 101 * exchange);
+}
+
+// The payloads of the next test use what their first eight bytes say.
+int64_t said_bytes(std::span<const std::byte> payload) {
+  int64_t bytes = 0;
+  std::memcpy(&bytes, payload.data(), sizeof(bytes));
+  return std::min(bytes, static_cast<int64_t>(payload.size()));
+}
+
+// Exchanges of all sizes around those of chunks and of the longest eager message, four at a time, whole and with
+// payloads that are shorter than their buffers. Every byte that has to arrive is compared.
+TEST(C10dCommunicator, EagerMessagesBringEveryByte) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("eager", group->getStore(), rank.rank, rank.size, 60'000, 4));
+    constexpr int64_t kChunk = EagerMessages::kChunkBytes, kMost = EagerMessages::kMostBytes;
+    struct Flight {
+      std::vector<std::byte> in, out;
+      comm::Waiter waiter;
+      int64_t bytes = 0;
+    };
+    int exchange = 0;
+    for (const double delay_us : {0.0, 1500.0, 1e6}) {
+      communicator->expect_delay(delay_us);
+      const std::vector<int64_t> sizes = {8,          kChunk / 4, kChunk / 4 + 1, kChunk - 1,   kChunk,   kChunk + 1,
+                                          2 * kChunk, 100,        5 * kChunk + 3, kMost - 1000, kMost,    kMost + 1,
+                                          1001,       9,          kChunk * 2 - 1, kChunk * 3,   64 << 10, 12};
+      for (const bool is_short : {false, true}) {
+        constexpr size_t kAtOnce = 4;
+        std::vector<std::unique_ptr<Flight>> flying;
+        const auto used_of = [&](int from, int64_t bytes) {
+          return is_short ? 8 + (bytes - 8) * (from + 1) / 4 : bytes;
+        };
+        const auto land = [&](int number) {
+          Flight& flight = *flying[static_cast<size_t>(number)];
+          const core::Status status = flight.waiter.result().get();
+          ASSERT_TRUE(status.ok()) << status.error().message;
+          for (int from = 0; from < rank.size; ++from) {
+            const std::byte* const part = flight.out.data() + from * flight.bytes;
+            const int first = exchange - static_cast<int>(flying.size()) + number;
+            for (int64_t at = is_short ? 8 : 0; at < used_of(from, flight.bytes); ++at) {
+              ASSERT_EQ(part[at], byte_of(from, rank.rank, first, at))
+                  << from << " at " << at << " of " << flight.bytes;
+            }
+          }
+          flight.in.clear();
+          flight.out.clear();
+        };
+        for (const int64_t bytes : sizes) {
+          auto flight = std::make_unique<Flight>();
+          flight->bytes = bytes;
+          flight->in.resize(static_cast<size_t>(rank.size * bytes));
+          flight->out.resize(static_cast<size_t>(rank.size * bytes));
+          for (int to = 0; to < rank.size; ++to) {
+            std::byte* const part = flight->in.data() + to * bytes;
+            for (int64_t at = 0; at < bytes; ++at) part[at] = byte_of(rank.rank, to, exchange, at);
+            const int64_t used = used_of(rank.rank, bytes);
+            if (is_short) std::memcpy(part, &used, sizeof(used));
+          }
+          communicator->start({.kind = comm::Collective::Kind::all_to_all,
+                               .in = flight->in.data(),
+                               .out = flight->out.data(),
+                               .count = bytes,
+                               .payload_bytes = is_short ? bytes : 0,
+                               .used_bytes = is_short ? said_bytes : nullptr,
+                               .timeout_ms = 60'000},
+                              flight->waiter, 0);
+          flying.push_back(std::move(flight));
+          ++exchange;
+          if (flying.size() > kAtOnce) land(static_cast<int>(flying.size() - 1 - kAtOnce));
+        }
+        for (size_t number = sizes.size() - kAtOnce; number < sizes.size(); ++number) land(static_cast<int>(number));
+      }
+    }
+  });
+}
 
 // More than eight ranks need two rounds of messages. Each call has other numbers, and other counts of them.
 TEST(C10dCommunicator, MaximaOfAFewNumbersAreThoseOfAllOfManyRanks) {
