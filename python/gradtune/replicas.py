@@ -197,9 +197,10 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
     that are trained together. Nothing else changes: accumulation with set_requires_all_reduce() or
     set_requires_gradient_sync(), divide factors, clipping, optimizers and checkpoints are FSDP's.
 
-    Gradients equal those of FSDP, and are complete when backward() returns. If FSDP uses them earlier, a unit goes as it
-    is and is not tuned, and a line says so once. It does so if reduce_dtype is not the parameters' own, if a gradient
-    of an earlier pass exists, or for post-accumulate-gradient hooks. Units on a device go as they are too.
+    Gradients equal those of FSDP at fidelity exact, for three and more replicas up to the order in which they are added.
+    They are complete when backward() returns. If FSDP uses them earlier, a unit goes as it is and is not tuned, and a line
+    says so once. It does so if reduce_dtype is not the parameters' own, if a gradient of an earlier pass exists, or for
+    post-accumulate-gradient hooks. Units on a device go as they are too.
 
     The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """

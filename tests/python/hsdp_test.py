@@ -18,7 +18,7 @@ import ranks
 IS_LONG = os.environ.get("HSDP_LONG") == "1"
 STEPS = 50 if IS_LONG else 10
 EXACT = {"GRADTUNE_FIDELITY": "exact", "GRADTUNE_QUIET": "1", "GRADTUNE_TIMEOUT": "60"}
-# With three replicas, sums depend on their order, which is that of the buckets.
+# Three replicas: see three_replicas(). AdamW divides by small numbers, so its parameters differ by more than the sums.
 THREE_RANKS = 1e-6
 
 
@@ -223,6 +223,43 @@ def unreadable() -> dict[str, Any]:
     return {"sum": float(tensor[0]), "jobs": len(group.all())}
 
 
+def three_replicas() -> dict[str, int]:
+    """Counts elements of gradients, summed by FSDP2 and by gradtune, that are no sum of the replicas' own in any order.
+
+    A sum of three numbers has three orders, (a + b) + c, (b + c) + a and (c + a) + b, which may be rounded differently. In
+    a ring all-reduce the order depends on an element's place in the message, and gradtune's messages are not FSDP2's.
+    """
+    import torch
+    import torch.distributed as dist
+
+    theirs_mesh, mesh = hsdp.set_up(3, 1)
+    case = hsdp.CASES["sums divided by 1"]
+    told = {"elements": 0, "theirs": 0, "ours": 0}
+    models = []
+    for each in (theirs_mesh, mesh):
+        models.append(hsdp.sharded(hsdp.new_model(), each))
+        case.prepare(models[-1])
+    alone = hsdp.new_model()
+    for step in range(STEPS):
+        for model in (*models, alone):
+            model.zero_grad()
+            hsdp.loss_of(model, step).backward()
+        for parameters in zip(*(model.parameters() for model in (*models, alone)), strict=True):
+            theirs, ours = (each.grad.full_tensor() for each in parameters[:2])
+            own = parameters[2].grad
+            parts = [torch.empty_like(own) for _ in range(3)]
+            dist.all_gather(parts, own)
+            a, b, c = parts
+            orders = torch.stack([(a + b) + c, (b + c) + a, (c + a) + b])
+            told["elements"] += own.numel()
+            told["theirs"] += int((orders != theirs).all(0).sum())
+            told["ours"] += int((orders != ours).all(0).sum())
+    for served in mesh["replica"].get_group().all():
+        served.close()
+    dist.destroy_process_group()
+    return told
+
+
 def differing(when: str) -> list[str]:
     """Replica 1 leaves out a layer in that pass."""
     _, mesh = hsdp.set_up(2, 2)
@@ -285,6 +322,11 @@ class Meshes(unittest.TestCase):
 class Hsdp(Meshes):
     def test_two_replicas_of_two_shards_come_to_the_bits_of_hybrid_sharding(self) -> None:
         self.check(2, 2)
+
+    def test_three_replicas_come_to_a_sum_in_some_order(self) -> None:
+        for told in ranks.must_run(three_replicas, 3, **EXACT):
+            self.assertGreater(told["elements"], 0)
+            self.assertEqual((told["theirs"], told["ours"]), (0, 0))
 
     def test_the_ways_in_and_the_methods(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
