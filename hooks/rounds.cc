@@ -85,7 +85,7 @@ void Rounds::averaged(const core::StepReport& report) {
     progress_.exchange_ms = report.step_ms - report.compute_ms_max;
     progress_.update_ms = report.compute_ms_max;
   }
-  if (progress_.rounds == 0) note({});
+  if (!std::exchange(is_noted_, true)) note({});
   if (const auto times = length_.learn(report)) {
     session_.say("gradtune: " + describe_length(length_, *times) + '\n');
     note(times);
@@ -93,8 +93,9 @@ void Rounds::averaged(const core::StepReport& report) {
 }
 
 void Rounds::note(const std::optional<tuner::RoundLength::Times>& times) {
-  tuner::RoundChoice choice{.updates = length_.updates(), .allowed = length_.allowed()};
+  tuner::RoundChoice choice{.step = session_.step(), .updates = length_.updates(), .allowed = length_.allowed()};
   if (times) {
+    ++choice.step;  // the round under way had its updates
     choice.exchange_ms = times->exchange_ms;
     choice.update_ms = times->update_ms;
   }

@@ -65,6 +65,7 @@ class Rounds {
   const int64_t delay_;
   std::vector<torch::Tensor> changes_;  // of the exchange under way
   int64_t updates_of_step_ = 0;         // since an exchange was completed
+  bool is_noted_ = false;               // the first length, in the journal
   Progress progress_;
 };
 

@@ -90,11 +90,11 @@ class Session {
   void say(const std::string& line) const {
     if (peers_.rank() == 0 && !settings().quiet) front_->say(line);
   }
-  // Writes it to rank 0's journal, as of the step under way.
-  void note(tuner::RoundChoice choice) {
-    choice.step = protocol_.step();
+  // Writes it to rank 0's journal.
+  void note(const tuner::RoundChoice& choice) {
     if (driver_) driver_->chose(choice);
   }
+  int64_t step() const { return protocol_.step(); }  // under way, or the next one
   // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
   void count_updates(int64_t updates) { step_clock_.count_updates(updates); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate
