@@ -121,6 +121,16 @@ class Page(unittest.TestCase):
         places = [said.index(part) for part in parts]
         self.assertEqual(places, sorted(places))
 
+    def test_a_job_in_rounds(self):
+        journal = self.folder / "rounds.jsonl"
+        lines = [{"kind": "rounds", "step": 0, "updates": 2, "least": 2, "most": 8},
+                 {"kind": "rounds", "step": 30, "updates": 8, "least": 2, "most": 8, "exchange_ms": 35.5, "update_ms": 40}]
+        text = (JOURNALS / "half_1gbit.jsonl").read_text(encoding="utf-8")
+        journal.write_text(text + "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        said = self.check(self.page(journal))
+        for part in ["Why so many updates", "wanted: 5 %", "for which 18 updates are needed, but no more than 8 are allowed"]:
+            self.assertIn(part, said)
+
     def test_a_trace_of_the_measured_steps(self):
         trace = self.folder / "step.json"
         done = run("report", JOURNALS / "lossy_200mbit.jsonl", "--chrome", trace)

@@ -38,6 +38,12 @@ std::string bucket_chart(const Report& report, double width);
 // A step before and one after, as measured, on one axis of time. Dashed lines are the claimed times.
 std::string comparison_chart(const Report& report, double width);
 
+// The exchange of each round as a share of the updates between, for a job in rounds.
+std::string rounds_chart(const Report& report, double width);
+
+// That share by the number of updates: as predicted, and as measured.
+std::string round_length_chart(const Report& report, double width);
+
 // The operations of a step, measured and predicted.
 std::string step_chart(const Report& report, double width);
 

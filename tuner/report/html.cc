@@ -202,6 +202,38 @@ std::string steps_part(const Report& report) {
   return text + table({"#no.", "#step", "decision"}, rows);
 }
 
+std::string rounds_part(const Report& report) {
+  const RoundHistory& history = report.rounds;
+  std::string text;
+  if (const std::string chart = picture([&](double width) { return rounds_chart(report, width); }); !chart.empty()) {
+    text += "<h3>Each round</h3>\n" + chart;
+    text += note(
+        "A dot is a round: the exchange on the slowest rank, as far as no update hid it, as a share of the updates of "
+        "that round. Its colour is that of the strategy, as in the picture of steps. Vertical lines are changes of the "
+        "number of updates.");
+  }
+  if (const std::string chart = picture([&](double width) { return round_length_chart(report, width); });
+      !chart.empty()) {
+    text += "<h3>Why so many updates</h3>\n" + chart;
+    text += legend(square("fill chosen", "what was chosen, with the share that was predicted") +
+                   dot("block candidate", "what such rounds measured, median"));
+  }
+  std::vector<Cells> rows;
+  for (const RoundsRun& run : last_of(history.runs, kMostEvents, "changes", text)) {
+    const auto& [choice, rounds, exchange_ms, update_ms, share] = run;
+    const auto cell = [](const std::optional<double>& ms) { return ms ? number(*ms) : std::string("-"); };
+    std::string predicted = "-";
+    if (choice.exchange_ms && choice.update_ms) {
+      predicted = percent(*choice.exchange_ms / (static_cast<double>(choice.updates) * *choice.update_ms));
+    }
+    rows.push_back({count(choice.step), count(choice.updates), cell(choice.exchange_ms), cell(choice.update_ms),
+                    predicted, count(rounds), cell(exchange_ms), cell(update_ms), share ? percent(*share) : "-"});
+  }
+  return text + table({"#since round", "#updates", "#exchange ms before", "#update ms before", "#predicted share",
+                       "#rounds", "#exchange ms", "#update ms", "#measured share"},
+                      rows);
+}
+
 std::string trials_part(const Report& report) {
   std::string text;
   std::vector<Trial> trials = last_of(report.trials, kMostTrials, "candidates", text);
@@ -453,6 +485,12 @@ std::string to_html(const Report& report, std::string_view source) {
   body += answers_part(report);
   body += section("steps", "Step times", "How long each training step took, and what the tuner was doing.",
                   steps_part(report));
+  if (!report.rounds.runs.empty()) {
+    body += section("rounds", "Rounds",
+                    "How often the ranks exchange what their updates changed, and what an exchange takes beside the "
+                    "updates between.",
+                    rounds_part(report));
+  }
   body +=
       section("trials", "What was measured",
               "Candidates that the search ran for a few training steps each, the fastest first.", trials_part(report));

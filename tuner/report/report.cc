@@ -127,7 +127,7 @@ class Maker {
     report_.tests = tests_of(blocks_, journal_.decisions, report_.baselines, last_step);
     judge();
     read_guard();
-    report_.rounds = journal_.rounds;
+    report_.rounds = round_history(journal_);
     report_.pictures.compared = compared_steps(journal_, report_.standing);
     show_chosen();
     return std::move(report_);

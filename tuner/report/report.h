@@ -20,6 +20,7 @@
 #include "tuner/report/buckets.h"
 #include "tuner/report/compared_steps.h"
 #include "tuner/report/contests.h"
+#include "tuner/report/round_history.h"
 #include "tuner/report/step_picture.h"
 #include "tuner/standing.h"
 
@@ -82,7 +83,7 @@ struct Report {
   std::vector<PairTest> tests = {};
   std::vector<Decision> events = {};  // without the figures that the records above hold
   std::vector<GuardCase> guard = {};
-  std::vector<RoundChoice> rounds = {};  // none: each step is one update
+  RoundHistory rounds = {};
 
   std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
   StepPictures pictures = {};

@@ -115,8 +115,21 @@ std::string what_did_it_choose(const Report& report) {
   return "";
 }
 
+// Why rounds have no fewer and no more updates.
+std::string reason_of(const UpdatesARound& allowed, const RoundHistory::Times& times) {
+  const int64_t enough = shortest_round(times.exchange_ms, times.update_ms, {.most = kMostUpdatesARound});
+  const std::string wanted =
+      fmt::format("At most {} is wanted, for which {}", percent(kShareOfExchange), plural(enough, "update"));
+  const std::string_view are = enough == 1 ? "is" : "are";
+  if (enough > allowed.most)
+    return fmt::format("{} {} needed, but no more than {} are allowed. ", wanted, are, count(allowed.most));
+  if (enough < allowed.least)
+    return fmt::format("{} {} enough, but no fewer than {} are allowed. ", wanted, are, count(allowed.least));
+  return fmt::format("{} {} enough. ", wanted, are);
+}
+
 std::string how_often_does_it_exchange(const Report& report) {
-  const RoundChoice& last = report.rounds.back();
+  const RoundChoice& last = report.rounds.runs.back().choice;
   std::string text =
       fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.updates, "update"),
                   count(last.step), count(last.allowed.least), count(last.allowed.most));
@@ -125,6 +138,7 @@ std::string how_often_does_it_exchange(const Report& report) {
         "An exchange takes {}, which is {} of the updates between; an update takes {}. ", in_ms(*last.exchange_ms),
         percent(*last.exchange_ms / (static_cast<double>(last.updates) * *last.update_ms)), in_ms(*last.update_ms));
   }
+  if (const auto times = report.rounds.deciding()) text += reason_of(last.allowed, *times);
   return text + "A step of this report is an exchange and one update.";
 }
 
@@ -184,7 +198,8 @@ std::vector<Answer> answers(const Report& report) {
                               {"Is it done?", is_it_done(report)},
                               {"What did it choose?", what_did_it_choose(report)},
                               {std::string(kDidItHelp), did_it_help(report)}};
-  if (!report.rounds.empty()) answers.push_back({"How often does it exchange?", how_often_does_it_exchange(report)});
+  if (!report.rounds.runs.empty())
+    answers.push_back({"How often does it exchange?", how_often_does_it_exchange(report)});
   return answers;
 }
 

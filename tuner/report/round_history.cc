@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/report/round_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "engine/core/median.h"
+
+namespace gradtune::tuner {
+
+double RoundTimes::share() const { return exchange_ms / (static_cast<double>(updates) * update_ms); }
+
+std::optional<RoundHistory::Times> RoundHistory::deciding() const {
+  if (runs.empty()) return std::nullopt;
+  const RoundsRun& last = runs.back();
+  if (last.choice.exchange_ms && last.choice.update_ms) return Times{*last.choice.exchange_ms, *last.choice.update_ms};
+  if (last.exchange_ms && last.update_ms) return Times{*last.exchange_ms, *last.update_ms};
+  return std::nullopt;
+}
+
+RoundHistory round_history(const JournalFile& journal) {
+  RoundHistory history;
+  if (journal.rounds.empty()) return history;
+  // A journal that was continued from a checkpoint may tell of a step twice.
+  std::vector<RoundChoice> choices = journal.rounds;
+  std::ranges::stable_sort(choices, {}, &RoundChoice::step);
+  for (const RoundChoice& choice : choices) history.runs.push_back({.choice = choice});
+
+  std::set<int64_t> seen;
+  for (const core::StepReport& report : journal.reports) {
+    if (report.step < choices.front().step || !(report.step_ms > 0) || !seen.insert(report.step).second) continue;
+    history.rounds.push_back({.round = report.step,
+                              .slot = report.slot,
+                              .exchange_ms = std::max(report.step_ms - report.compute_ms_max, 0.0),
+                              .update_ms = report.compute_ms_max,
+                              .counts = report.finite && !report.excluded});
+  }
+  std::ranges::stable_sort(history.rounds, {}, &RoundTimes::round);
+
+  size_t at = 0;
+  std::vector<std::vector<double>> exchanges(history.runs.size()), updates = exchanges, shares = exchanges;
+  for (RoundTimes& round : history.rounds) {
+    while (at + 1 < history.runs.size() && history.runs[at + 1].choice.step <= round.round) ++at;
+    round.updates = history.runs[at].choice.updates;
+    if (!round.counts) continue;
+    ++history.runs[at].rounds;
+    exchanges[at].push_back(round.exchange_ms);
+    updates[at].push_back(round.update_ms);
+    if (std::isfinite(round.share())) shares[at].push_back(round.share());
+  }
+  for (size_t r = 0; r < history.runs.size(); ++r) {
+    RoundsRun& run = history.runs[r];
+    if (!exchanges[r].empty()) run.exchange_ms = core::median(exchanges[r]);
+    if (!updates[r].empty()) run.update_ms = core::median(updates[r]);
+    if (!shares[r].empty()) run.share = core::median(shares[r]);
+  }
+  return history;
+}
+
+}  // namespace gradtune::tuner

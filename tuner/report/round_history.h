@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rounds of a job that trains in rounds (hooks/rounds.h): what their exchanges took beside the updates between, and
+// which numbers of updates were chosen. Empty for other jobs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tuner/files/journal_reader.h"
+#include "tuner/round_length.h"
+
+namespace gradtune::tuner {
+
+// On the slowest rank.
+struct RoundTimes {
+  int64_t round = 0;
+  int32_t slot = 0;        // of the strategy
+  int64_t updates = 1;     // in the round
+  double exchange_ms = 0;  // that no update hid
+  double update_ms = 0;    // one update
+  bool counts = false;     // it is not excluded, and all values were finite
+
+  double share() const;  // of the exchange in the updates between; infinite for updates without time
+};
+
+// Rounds with the same number of updates.
+struct RoundsRun {
+  RoundChoice choice;  // that they began with
+  int64_t rounds = 0;  // that count
+  // Medians of these; none if no round counts.
+  std::optional<double> exchange_ms = {}, update_ms = {}, share = {};
+};
+
+struct RoundHistory {
+  std::vector<RoundTimes> rounds = {};  // those that have a time
+  std::vector<RoundsRun> runs = {};     // one for each choice; none: each step is one update
+
+  // The times that explain the last choice: those that decided it, or else the medians of its rounds.
+  struct Times {
+    double exchange_ms = 0, update_ms = 0;
+  };
+  std::optional<Times> deciding() const;
+};
+
+RoundHistory round_history(const JournalFile& journal);
+
+}  // namespace gradtune::tuner
