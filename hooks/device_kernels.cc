@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/device_kernels.h"
 
+#include <torch/version.h>
+
+#include "hooks/c10d/torch_versions.h"
+
 #ifdef GRADTUNE_HAS_CUDA
 #include "engine/exec/cuda/kernels.h"
 #endif
@@ -11,6 +15,10 @@ namespace gradtune {
 core::Result<std::unique_ptr<exec::Kernels>> kernels_for(c10::Device device) {
   if (!device.is_cuda()) {
     return core::Error{core::Error::Code::invalid, "gradtune has kernels for CUDA devices only"};
+  }
+  if (!versions::kTellsStreams) {
+    return core::Error{core::Error::Code::invalid, "this build is for LibTorch " TORCH_VERSION
+                                                   ", which does not tell the streams of devices; 2.11 does"};
   }
 #ifdef GRADTUNE_HAS_CUDA
   return exec::cuda::make_kernels(device.index());

@@ -26,8 +26,8 @@
 #include "engine/exec/device.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/workspace.h"
+#include "hooks/c10d/torch_versions.h"
 #include "hooks/model.h"
-#include "hooks/torch_versions.h"
 #include "hooks/warnings.h"
 
 namespace gradtune {

@@ -10,6 +10,7 @@
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/c10d/launcher.h"
+#include "hooks/c10d/torch_versions.h"
 #include "hooks/device_kernels.h"
 #include "hooks/shared_state.h"
 #include "hooks/stream_device.h"
@@ -35,9 +36,7 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
   milliseconds longest{0};
   for (const c10::Device device : group.getDeviceTypes()) {
     try {
-      if (const auto options = group.getBackend(device.type())->getBackendOptions()) {
-        longest = std::max(longest, options->timeout);
-      }
+      longest = std::max(longest, versions::timeout_of(*group.getBackend(device.type())));
     } catch (const std::exception&) {
       continue;  // c10d throws for a backend that has no timeout
     }

@@ -21,6 +21,7 @@
 
 #include "engine/core/clock.h"
 #include "engine/exec/device.h"
+#include "hooks/c10d/torch_versions.h"
 
 namespace gradtune {
 
@@ -50,7 +51,7 @@ class StreamQueue final : public compress::DeviceQueue, public core::Fence::Sour
  public:
   StreamQueue(c10::Stream stream, EventClock& clock, const PinnedMemory& pinned);
 
-  void* stream() const override { return stream_.native_handle(); }
+  void* stream() const override { return versions::native_handle(stream_); }
   int device() const override { return stream_.device_index(); }
   core::Status after(const core::Fence& fence, int64_t timeout_ms) override;
   core::Fence mark() override;

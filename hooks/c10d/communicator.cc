@@ -25,6 +25,7 @@
 #include "hooks/c10d/gloo_exchange.h"
 #include "hooks/c10d/gloo_options.h"
 #include "hooks/c10d/small_maximum.h"
+#include "hooks/c10d/torch_versions.h"
 #include "hooks/c10d/with_deadline.h"
 
 namespace gradtune {
@@ -435,7 +436,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
     fail(backend.error(), "not all ranks were connected" + in_time,
          all.empty() ? "" : why_unreachable(all, rank, environment_variable));
   }
-  backend.value()->setTimeout(timeout);
+  versions::set_timeout(*backend.value(), timeout);
   return backend.value();
 }
 

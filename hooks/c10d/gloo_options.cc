@@ -13,6 +13,8 @@
 #include <sstream>
 #include <vector>
 
+#include "hooks/c10d/torch_versions.h"
+
 namespace gradtune {
 namespace {
 
@@ -76,7 +78,7 @@ class BatchPolicy {
 c10::intrusive_ptr<GlooOptions> make_gloo_options(std::chrono::milliseconds timeout) {
   check_interfaces(environment_variable).value();
   const BatchPolicy policy;
-  return GlooOptions::create_default(timeout);
+  return versions::default_gloo_options(timeout);
 }
 
 core::Status check_interfaces(const Environment& environment) {

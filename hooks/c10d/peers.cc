@@ -21,6 +21,7 @@
 #include "hooks/c10d/link_probe.h"
 #include "hooks/c10d/nccl_group.h"
 #include "hooks/c10d/process_end.h"
+#include "hooks/c10d/torch_versions.h"
 #include "hooks/c10d/with_deadline.h"
 #include "tuner/agreement.h"
 #include "tuner/files/file_io.h"
@@ -31,7 +32,7 @@ namespace {
 using comm::Collective;
 
 c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms) {
-  const auto store = group->getStore();
+  const auto store = versions::store_of(*group);
   if (!store) {
     throw core::Exception({core::Error::Code::invalid,
                            "gradtune: the process group has no store, by which ranks find each other; make it with "
