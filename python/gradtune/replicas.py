@@ -32,6 +32,8 @@ from ._replicas import Replicas
 __all__ = ["ReplicaGroup", "Replicas", "between_replicas"]
 
 
+_OLDEST = (2, 11)  # the oldest minor version of torch with which this was tested
+
 _ProcessGroup: Any = dist.ProcessGroup  # torch's types do not know how it is implemented in Python
 
 
@@ -163,6 +165,7 @@ for _name in (
 
 def _create(options: Any, _backend_options: Any) -> ReplicaGroup:
     """Makes the group of a mesh dimension with this backend, over Gloo, and NCCL where torch has it."""
+    _check_torch()
     group = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     place = (options.store, options.group_rank, options.group_size)
     kind = dist.ProcessGroup.BackendType
@@ -178,6 +181,15 @@ def _create(options: Any, _backend_options: Any) -> ReplicaGroup:
 
 if dist.is_available() and "gradtune" not in dist.Backend.backend_list:
     dist.Backend.register_backend("gradtune", _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _check_torch() -> None:
+    if tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _OLDEST:
+        return
+    refuse(
+        f"communication between replicas needs torch {_OLDEST[0]}.{_OLDEST[1]} or later, and this is torch "
+        f"{torch.__version__}; in 2.7 hybrid sharding does not run over Gloo at all"
+    )
 
 
 def is_replicated(models: Sequence[torch.nn.Module]) -> bool:
@@ -204,6 +216,7 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
 
     The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """
+    _check_torch()
     given = as_given(options)
     for name in ("ignore", "broadcast_buffers"):
         if name in given:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import tempfile
@@ -11,12 +12,14 @@ import time
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hsdp
 import ranks
 
 IS_LONG = os.environ.get("HSDP_LONG") == "1"
 STEPS = 50 if IS_LONG else 10
+TORCH = tuple(int(number) for number in importlib.metadata.version("torch").split(".")[:2])
 EXACT = {"GRADTUNE_FIDELITY": "exact", "GRADTUNE_QUIET": "1", "GRADTUNE_TIMEOUT": "60"}
 # Three replicas: see three_replicas(). AdamW divides by small numbers, so its parameters differ by more than the sums.
 THREE_RANKS = 1e-6
@@ -304,6 +307,17 @@ def killed() -> list[str]:
     return told
 
 
+class Versions(unittest.TestCase):
+    def test_versions_of_torch_that_were_not_tested_are_refused(self) -> None:
+        import gradtune
+        import torch
+
+        with mock.patch.object(torch, "__version__", "2.10.1+cpu"), self.assertRaises(gradtune.Error) as refused:
+            gradtune.between_replicas(torch.nn.Linear(2, 2))
+        self.assertIn("needs torch 2.11 or later, and this is torch 2.10.1+cpu", str(refused.exception))
+
+
+@unittest.skipIf(TORCH < (2, 11), "between replicas torch 2.11 or later is needed")
 class Meshes(unittest.TestCase):
     def check(self, replicas: int, shards: int) -> None:
         size = replicas * shards
