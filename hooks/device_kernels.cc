@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/device_kernels.h"
 
-#include <torch/version.h>
+#include <string>
 
 #include "hooks/c10d/torch_versions.h"
 
@@ -16,9 +16,8 @@ core::Result<std::unique_ptr<exec::Kernels>> kernels_for(c10::Device device) {
   if (!device.is_cuda()) {
     return core::Error{core::Error::Code::invalid, "gradtune has kernels for CUDA devices only"};
   }
-  if (!versions::kTellsStreams) {
-    return core::Error{core::Error::Code::invalid, "this build is for LibTorch " TORCH_VERSION
-                                                   ", which does not tell the streams of devices; 2.11 does"};
+  if (!versions::kNoStreams.empty()) {
+    return core::Error{core::Error::Code::invalid, std::string(versions::kNoStreams)};
   }
 #ifdef GRADTUNE_HAS_CUDA
   return exec::cuda::make_kernels(device.index());

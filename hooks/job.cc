@@ -65,7 +65,8 @@ TransportFacts transport_facts(const Settings& settings, const Options& options,
           .device = c10::DeviceTypeName(type, /*lower_case=*/true),
           .backend = backend_of(group, type),
           .has_make_group = options.make_group != nullptr,
-          .is_paced = environment_variable("GRADTUNE_PACING_MBIT").has_value()};
+          .is_paced = environment_variable("GRADTUNE_PACING_MBIT").has_value(),
+          .no_nccl = std::string(versions::kNoStreams)};
 }
 
 }  // namespace

@@ -3,13 +3,11 @@
 #include "hooks/c10d/nccl_group.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <torch/version.h>
 
 #include <chrono>
 #include <vector>
 
 #include "hooks/c10d/launcher.h"
-#include "hooks/c10d/torch_versions.h"
 #include "hooks/c10d/with_deadline.h"
 
 namespace gradtune {
@@ -17,11 +15,6 @@ namespace gradtune {
 std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     int64_t timeout_ms, QueueStream& stream) {
-  if (!versions::kTellsStreams) {
-    throw core::Exception({core::Error::Code::invalid,
-                           "collectives over NCCL need LibTorch 2.11 or later, and this build is for " TORCH_VERSION
-                           "; option collectives \"gloo\" needs no device"});
-  }
   const auto share = [&](const std::string& mine) {
     return with_deadline(std::chrono::milliseconds(timeout_ms), [store, mine, key = "nccl/" + prefix] {
       if (!mine.empty()) store->set(key, std::vector<uint8_t>(mine.begin(), mine.end()));

@@ -6,6 +6,7 @@
 
 #include <c10/core/Stream.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "hooks/c10d/launcher.h"
@@ -27,8 +29,10 @@ constexpr bool kHasHandle = requires(const Stream& stream) {
   stream.native_handle();
 };
 
-// True if the device's own stream behind a c10::Stream is known, which kernels and NCCL need. LibTorch 2.7 hides it.
-constexpr bool kTellsStreams = kHasHandle<c10::Stream>;
+// Why this build can not use kernels and NCCL, empty if it can. They need the device's own stream behind a c10::Stream,
+// which LibTorch tells from 2.11 on.
+constexpr std::string_view kNoStreams =
+    kHasHandle<c10::Stream> ? "" : "this build is for LibTorch " TORCH_VERSION ", and 2.11 or later is needed";
 
 // That stream, such as a cudaStream_t; null if it is not known.
 template <typename Stream>

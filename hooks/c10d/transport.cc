@@ -34,9 +34,7 @@ TransportChoice as_the_group(const TransportFacts& facts) {
   return {Transport::gloo, backend + " is " + facts.backend + ", of which gradtune can not make groups of its own"};
 }
 
-}  // namespace
-
-core::Result<TransportChoice> choose_transport(const TransportFacts& facts) {
+core::Result<TransportChoice> choose(const TransportFacts& facts) {
   if (facts.has_make_group || facts.is_paced) {
     if (facts.option == Collectives::nccl) {
       return not_over_nccl(std::string("and ") + (facts.is_paced ? "GRADTUNE_PACING_MBIT paces" : "make_group makes") +
@@ -49,6 +47,17 @@ core::Result<TransportChoice> choose_transport(const TransportFacts& facts) {
   }
   if (facts.option == Collectives::automatic) return as_the_group(facts);
   return as_asked(facts);
+}
+
+}  // namespace
+
+core::Result<TransportChoice> choose_transport(const TransportFacts& facts) {
+  auto choice = choose(facts);
+  if (choice.ok() && choice.value().transport == Transport::nccl && !facts.no_nccl.empty()) {
+    return core::Error{core::Error::Code::invalid, "gradients can not go over " + to_text(choice.value()) + ": " +
+                                                       facts.no_nccl + "; allowed is gloo (option collectives)"};
+  }
+  return choice;
 }
 
 std::string to_text(const TransportChoice& choice) {

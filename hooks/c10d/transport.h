@@ -27,6 +27,7 @@ struct TransportFacts {
   std::string backend = {};     // the name of the process group's backend for that device; empty: it has none
   bool has_make_group = false;  // the user makes gradtune's groups
   bool is_paced = false;        // an emulated link paces groups through memory of the host
+  std::string no_nccl = {};     // why this build can not use NCCL; empty: it can
 };
 
 struct TransportChoice {

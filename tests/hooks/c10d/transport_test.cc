@@ -67,6 +67,24 @@ TEST(Transport, NcclIsRefusedByNameWhereItCanNotBe) {
               HasSubstr("is \"nccl\", and GRADTUNE_PACING_MBIT paces other communicators; allowed is one of both"));
 }
 
+TEST(Transport, NcclIsRefusedByNameInABuildThatLacksIt) {
+  const auto chosen = [](Collectives option, const std::string& backend, bool has_make_group) {
+    const auto choice = choose_transport({.option = option,
+                                          .device = "cuda",
+                                          .backend = backend,
+                                          .has_make_group = has_make_group,
+                                          .no_nccl = "this build is old"});
+    return choice.ok() ? to_text(choice.value()) : choice.error().message;
+  };
+  EXPECT_EQ(chosen(Collectives::automatic, "nccl", false),
+            "gradients can not go over nccl (the process group's backend for cuda): this build is old; allowed is gloo "
+            "(option collectives)");
+  EXPECT_THAT(chosen(Collectives::nccl, "gloo", false), HasSubstr("over nccl (option collectives): this build is old"));
+  EXPECT_EQ(chosen(Collectives::gloo, "nccl", false), "gloo (option collectives)");
+  EXPECT_EQ(chosen(Collectives::automatic, "gloo", false), "gloo (the process group's backend for cuda)");
+  EXPECT_EQ(chosen(Collectives::automatic, "nccl", true), "make_group (it makes gradtune's groups)");
+}
+
 TEST(Transport, ItsTextBeginsWithItsName) {
   EXPECT_EQ(to_text({Transport::nccl, "why"}), "nccl (why)");
   EXPECT_EQ(to_text({Transport::gloo, "why"}), "gloo (why)");
