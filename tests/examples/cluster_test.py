@@ -473,7 +473,7 @@ class NothingLeftBehind(unittest.TestCase):
 
     def test_after_failure(self):
         command = self.command('[ $RANK = 0 ] && exit 9; exec "$@"')
-        done = run_cluster(f"{self.options} --grace 0", *command)
+        done = run_shaped(f"{self.options} --grace 0", *command)
         self.assertEqual(done.returncode, 9, done.stderr)
 
     def test_after_sigint(self):
