@@ -384,15 +384,18 @@ class Explain(unittest.TestCase):
         done = run("explain", JOURNAL)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         head, buckets, columns, ran = done.stdout.split("\n\n")
-        self.assertEqual(head.splitlines()[0], "bf16 all_reduce, 8 buckets")
-        self.assertEqual(len(head.splitlines()), 1 + 3)
+        label, job, *sentences = head.splitlines()
+        self.assertEqual(label, "bf16 all_reduce, 8 buckets")
+        self.assertRegex(job, r"^On 2 ranks; the link between ranks carries [\d,.]+ Mbit/s, and a message takes [\d.]+ ms")
+        self.assertEqual(len(sentences), 3)
         self.assertEqual(len(buckets.splitlines()), 2 + 8)
         self.assertIn("Expected, measured: from the bucket's first operation", columns)
+        self.assertRegex(columns, r"\nbf16: \w")
         self.assertEqual(len(ran.splitlines()), 1 + 4)
         page = self.folder / "page.html"
         self.assertEqual(run("report", JOURNAL, "-o", page).returncode, 0)
         text = re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")).replace("&quot;", '"')
-        for sentence in head.splitlines()[1:]:
+        for sentence in sentences:
             self.assertIn(sentence, text)
 
     def test_a_strategy_is_explained_with_a_trace_and_a_cost_file(self):
