@@ -6,7 +6,6 @@
 #include <string>
 
 #include "hooks/refusal.h"
-#include "tuner/round_length.h"
 
 namespace gradtune {
 
@@ -21,13 +20,18 @@ void check(const RoundOptions& rounds) {
                 "a number of updates from 1 to " + std::to_string(tuner::kMostUpdatesARound));
   refuse_unless(rounds.least >= 1 && rounds.least <= rounds.most, "least", rounds.least,
                 "a number of updates from 1 to most");
-  refuse_unless(rounds.delay >= 0 && (rounds.delay == 0 || rounds.delay < rounds.least), "delay", rounds.delay,
-                "0, or a number of updates below least");
+  if (const int64_t delay = rounds.delay.value_or(0); delay != 0) {
+    refuse_unless(delay > 0 && delay < rounds.least, "delay", delay, "0, or a number of updates below least");
+  }
   refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
   refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
                 "a number above 0 and at most 1");
   refuse_unless(rounds.outer_momentum >= 0 && rounds.outer_momentum < 1, "outer_momentum", rounds.outer_momentum,
                 "a number from 0 to below 1");
+}
+
+tuner::UpdatesARound allowed(const RoundOptions& rounds) {
+  return {.least = rounds.least, .most = rounds.most, .delay = rounds.delay};
 }
 
 }  // namespace gradtune

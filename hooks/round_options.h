@@ -5,10 +5,14 @@
 #pragma once
 
 #include "gradtune/rounds.h"
+#include "tuner/round_length.h"
 
 namespace gradtune {
 
 // Throws an error that names the first option whose value is not allowed, and the allowed values.
 void check(const RoundOptions& rounds);
+
+// The rounds that they allow.
+tuner::UpdatesARound allowed(const RoundOptions& rounds);
 
 }  // namespace gradtune

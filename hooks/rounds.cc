@@ -12,20 +12,25 @@
 namespace gradtune {
 
 std::string describe_length(const tuner::RoundLength& length, const tuner::RoundLength::Times& times) {
-  const int64_t updates = length.updates();
+  const auto [updates, delay] = length.round();
   const double between_ms = static_cast<double>(updates) * times.update_ms;
-  char text[200];
+  const double waiting_ms = tuner::waiting_ms(times.exchange_ms, times.update_ms, delay);
+  char delayed[100] = "", text[300];
+  if (delay > 0) {
+    std::snprintf(delayed, sizeof delayed, ", %.1f ms of them beside %lld update%s", times.exchange_ms - waiting_ms,
+                  static_cast<long long>(delay), delay == 1 ? "" : "s");
+  }
   std::snprintf(text, sizeof text,
-                "%lld update%s a round (at most %lld): an exchange takes %.1f ms, %.1f %% of %.1f ms",
+                "%lld update%s a round (at most %lld): an exchange takes %.1f ms%s; ranks wait %.1f %% of %.1f ms",
                 static_cast<long long>(updates), updates == 1 ? "" : "s", static_cast<long long>(length.allowed().most),
-                times.exchange_ms, 100 * times.exchange_ms / between_ms, between_ms);
+                times.exchange_ms, delayed, 100 * waiting_ms / between_ms, between_ms);
   return text;
 }
 
 Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
-               const tuner::RoundLength& length, int64_t delay)
-    : session_(session), outer_(std::move(parameters), rates), length_(length), delay_(delay) {
-  progress_.updates_a_round = length_.updates();
+               const tuner::RoundLength& length)
+    : session_(session), outer_(std::move(parameters), rates), length_(length) {
+  begin_round();
   session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
   const tuner::UpdatesARound& allowed = length_.allowed();
   session_.say("gradtune: training goes on in rounds of " + std::to_string(allowed.least) + " to " +
@@ -36,22 +41,32 @@ Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const Ou
 bool Rounds::end_update() {
   ++progress_.updates;
   ++updates_of_step_;
-  if (is_exchanging()) return progress_.updates >= delay_ && complete();
+  if (is_exchanging()) {
+    if (progress_.updates >= delay_) return complete();
+    session_.advance();
+    return false;
+  }
   if (progress_.updates < progress_.updates_a_round) return false;
-  begin_exchange(/*is_delayed=*/delay_ > 0);
+  begin_exchange(progress_.delay);
   return delay_ == 0 && complete();
 }
 
 bool Rounds::end_round() {
   const bool completed = complete();
   if (progress_.updates == 0) return completed;
-  begin_exchange(/*is_delayed=*/false);
+  begin_exchange(/*delay=*/0);
   return complete();
 }
 
-void Rounds::begin_exchange(bool is_delayed) {
+void Rounds::begin_round() {
+  progress_.updates_a_round = length_.round().updates;
+  progress_.delay = length_.round().delay;
+}
+
+void Rounds::begin_exchange(int64_t delay) {
   const std::vector<torch::Tensor>& parameters = outer_.parameters();
-  if (is_delayed) outer_.keep_going();
+  delay_ = delay;
+  if (delay > 0) outer_.keep_going();
   session_.begin_pass();
   changes_.resize(parameters.size());
   for (size_t p = parameters.size(); p-- > 0;) {
@@ -70,7 +85,7 @@ bool Rounds::complete() {
   session_.end_update();
   updates_of_step_ = 0;
   ++progress_.rounds;
-  progress_.updates_a_round = length_.updates();
+  begin_round();
   return true;
 }
 
@@ -93,7 +108,7 @@ void Rounds::averaged(const core::StepReport& report) {
 }
 
 void Rounds::note(const std::optional<tuner::RoundLength::Times>& times) {
-  tuner::RoundChoice choice{.step = session_.step(), .updates = length_.updates(), .allowed = length_.allowed()};
+  tuner::RoundChoice choice{.step = session_.step(), .round = length_.round(), .allowed = length_.allowed()};
   if (times) {
     ++choice.step;  // the round under way had its updates
     choice.exchange_ms = times->exchange_ms;
@@ -107,25 +122,26 @@ void Rounds::save_checkpoint(const std::string& folder) {
   session_.save_checkpoint(folder);
   save_rounds(folder, {.session_step = session_.progress().step,
                        .rounds = progress_.rounds,
-                       .updates_a_round = progress_.updates_a_round,
+                       .round = length_.round(),
                        .momenta = outer_.momenta()});
 }
 
 void Rounds::load_checkpoint(const std::string& folder) {
   const SavedRounds saved = load_rounds(folder);
-  if (saved.updates_a_round == 0) {
+  if (saved.is_synchronous()) {
     refuse("the checkpoint in " + folder +
            " is of synchronous steps, and this job trains in rounds; allowed is to load it into a new job");
   }
   session_.load_checkpoint(folder);
   check_step(saved, session_.progress().step, folder);
-  restore(saved.rounds, saved.updates_a_round, saved.momenta);
+  restore(saved.rounds, saved.round, saved.momenta);
 }
 
-void Rounds::restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta) {
+void Rounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta) {
   outer_.restore(momenta);
-  length_ = tuner::RoundLength(length_.allowed(), updates_a_round);
-  progress_ = {.rounds = rounds, .updates_a_round = length_.updates()};
+  length_ = tuner::RoundLength(length_.allowed(), round);
+  progress_ = {.rounds = rounds};
+  begin_round();
   updates_of_step_ = 0;
 }
 

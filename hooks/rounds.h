@@ -19,10 +19,9 @@ namespace gradtune {
 
 class Rounds {
  public:
-  // `delay`, below the allowed lengths: the updates that the program makes while an exchange is under way.
   // The session takes changes in place of gradients (Arrival::handed_over, averages), and must outlive this object.
   Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
-         const tuner::RoundLength& length, int64_t delay = 0);
+         const tuner::RoundLength& length);
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 
@@ -37,10 +36,11 @@ class Rounds {
   bool complete();
 
   struct Progress {
-    int64_t rounds = 0;           // whose exchange is complete
-    int64_t updates = 0;          // since the last exchange began
-    int64_t updates_a_round = 1;  // of the round under way
-    // The times of the last round whose report came, in ms: the exchange on the slowest rank, and one update.
+    int64_t rounds = 0;   // whose exchange is complete
+    int64_t updates = 0;  // since the last exchange began
+    // The round under way, whose exchange will be under way during `delay` updates.
+    int64_t updates_a_round = 1, delay = 0;
+    // The times of the last round whose report came, in ms: the whole exchange on the slowest rank, and one update.
     double exchange_ms = 0, update_ms = 0;
   };
   const Progress& progress() const { return progress_; }
@@ -49,21 +49,22 @@ class Rounds {
   // Checkpoints of the session and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
-  // Between rounds: goes on after this number of them, with rounds of this length, these outer momenta, and the current
+  // Between rounds: goes on after this number of them, with such rounds, these outer momenta, and the current
   // parameters as anchors.
-  void restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta);
+  void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
 
  private:
   bool is_exchanging() const { return !changes_.empty(); }
-  void begin_exchange(bool is_delayed);
+  void begin_exchange(int64_t delay);
+  void begin_round();
   void averaged(const core::StepReport& report);
   void note(const std::optional<tuner::RoundLength::Times>& times);
 
   Session& session_;
   OuterStep outer_;
   tuner::RoundLength length_;
-  const int64_t delay_;
   std::vector<torch::Tensor> changes_;  // of the exchange under way
+  int64_t delay_ = 0;                   // of that exchange
   int64_t updates_of_step_ = 0;         // since an exchange was completed
   bool is_noted_ = false;               // the first length, in the journal
   Progress progress_;

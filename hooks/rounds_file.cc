@@ -15,7 +15,7 @@ namespace gradtune {
 namespace {
 
 // Changes with the format.
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 
 std::string path_in(const std::string& folder) { return folder + "/rounds.pt"; }
 
@@ -23,8 +23,13 @@ std::string path_in(const std::string& folder) { return folder + "/rounds.pt"; }
 
 void save_rounds(const std::string& folder, const SavedRounds& saved) {
   torch::serialize::OutputArchive archive;
-  const std::vector<int64_t> numbers{kVersion,     saved.session_step,    saved.dense_steps,
-                                     saved.rounds, saved.updates_a_round, static_cast<int64_t>(saved.momenta.size())};
+  const std::vector<int64_t> numbers{kVersion,
+                                     saved.session_step,
+                                     saved.dense_steps,
+                                     saved.rounds,
+                                     saved.round.updates,
+                                     saved.round.delay,
+                                     static_cast<int64_t>(saved.momenta.size())};
   archive.write("numbers", torch::tensor(numbers, torch::kLong));
   for (size_t p = 0; p < saved.momenta.size(); ++p) archive.write("momentum." + std::to_string(p), saved.momenta[p]);
   std::ostringstream text;
@@ -40,12 +45,15 @@ SavedRounds load_rounds(const std::string& folder) {
     archive.load_from(text.data(), text.size());
     torch::Tensor tensor;
     archive.read("numbers", tensor);
-    TORCH_CHECK(tensor.scalar_type() == torch::kLong && tensor.numel() == 6, "its numbers are others");
+    TORCH_CHECK(tensor.scalar_type() == torch::kLong && tensor.numel() > 0, "its numbers are others");
     const int64_t* const numbers = tensor.data_ptr<int64_t>();
     TORCH_CHECK(numbers[0] == kVersion, "its version is ", numbers[0], ", and ", kVersion, " is needed");
-    SavedRounds saved{
-        .session_step = numbers[1], .dense_steps = numbers[2], .rounds = numbers[3], .updates_a_round = numbers[4]};
-    for (int64_t p = 0; p < numbers[5]; ++p) {
+    TORCH_CHECK(tensor.numel() == 7, "its numbers are others");
+    SavedRounds saved{.session_step = numbers[1],
+                      .dense_steps = numbers[2],
+                      .rounds = numbers[3],
+                      .round = {.updates = numbers[4], .delay = numbers[5]}};
+    for (int64_t p = 0; p < numbers[6]; ++p) {
       archive.read("momentum." + std::to_string(p), saved.momenta.emplace_back());
     }
     return saved;

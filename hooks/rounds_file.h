@@ -11,14 +11,18 @@
 #include <string>
 #include <vector>
 
+#include "tuner/round_length.h"
+
 namespace gradtune {
 
 struct SavedRounds {
-  int64_t session_step = 0;                 // of the session whose checkpoint is in the same folder
-  int64_t dense_steps = 0;                  // synchronous steps done
-  int64_t rounds = 0;                       // ended
-  int64_t updates_a_round = 0;              // 0: training is synchronous
-  std::vector<torch::Tensor> momenta = {};  // of the outer step
+  int64_t session_step = 0;                  // of the session whose checkpoint is in the same folder
+  int64_t dense_steps = 0;                   // synchronous steps done
+  int64_t rounds = 0;                        // ended
+  tuner::RoundShape round = {.updates = 0};  // no updates: training is synchronous
+  std::vector<torch::Tensor> momenta = {};   // of the outer step
+
+  bool is_synchronous() const { return round.updates == 0; }
 };
 
 // Throws an error that names the file if it cannot be written, or read, or does not hold such a state.

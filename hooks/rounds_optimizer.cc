@@ -27,7 +27,7 @@ class RoundsOptimizer::State {
         group_(std::move(group)),
         of_rounds_(of_rounds),
         options_(std::move(options)),
-        length_({.least = of_rounds.least, .most = of_rounds.most}, of_rounds.least) {
+        length_(allowed(of_rounds), {.updates = of_rounds.least}) {
     open(Arrival::hooks, options_);
     session_->on_averaged([this](const core::StepReport& report) { length_.learn(report); });
   }
@@ -55,7 +55,7 @@ class RoundsOptimizer::State {
       return;
     }
     session_->step(nullptr);
-    if (++dense_steps_ >= of_rounds_.dense_steps && length_.updates() > 1) begin_rounds();
+    if (++dense_steps_ >= of_rounds_.dense_steps && length_.round().updates > 1) begin_rounds();
   }
 
   bool end_round() { return rounds_ && rounds_->end_round(); }
@@ -68,6 +68,7 @@ class RoundsOptimizer::State {
             .rounds = of.rounds,
             .updates = of.updates,
             .updates_a_round = of.updates_a_round,
+            .delay = of.delay,
             .exchange_ms = of.exchange_ms,
             .update_ms = of.update_ms};
   }
@@ -80,7 +81,7 @@ class RoundsOptimizer::State {
 
   void load(const std::string& folder) {
     const SavedRounds saved = load_rounds(folder);
-    if (saved.updates_a_round > 0 && !rounds_) begin_rounds();
+    if (!saved.is_synchronous() && !rounds_) begin_rounds();
     if (rounds_) return rounds_->load_checkpoint(folder);
     session_->load_checkpoint(folder);
     check_step(saved, session_->progress().step, folder);
@@ -98,8 +99,7 @@ class RoundsOptimizer::State {
     if (!options.lossy_after) options.lossy_after = 0;  // the dense steps are done
     open(Arrival::handed_over, options);
     rounds_.emplace(*session_, session_->trained(),
-                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_,
-                    of_rounds_.delay);
+                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_);
   }
 
   torch::optim::Optimizer& inner_;

@@ -209,6 +209,7 @@ void Session::enter_pass() {
 void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) {
   const int32_t position = gradients().hand_over(parameter, std::move(gradient));
   if (position >= 0) on_ready(position);
+  step_clock_.goes_on(executor_.times());
 }
 
 // Profilers see spans in which gradtune works or waits on the training thread.
@@ -284,10 +285,10 @@ void Session::pass_was_left() {
                 "a backward pass ended with an exception; averages of its gradients can not be completed any more"});
 }
 
-// The last action of a backward pass, on the thread that ends it; for gradients on a device that is the device's
-// thread.
+// The last action of a backward pass, on the thread that ends it (the device's, for gradients on a device).
 core::StepReport Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
+  step_clock_.awaits(executor_.times());
   if (learning_.known() == Known::nothing) {  // the first pass held back its gradients
     learning_.learn_content();
     begin_step();

@@ -70,6 +70,8 @@ class Session {
   //   the parameters.
   // - hand_over(), for each gradient, laid out as gradient_strides() says. A parameter that the session does not know
   //   is ignored.
+  // - advance(), now and then, if the program goes on between begin_pass() and end_pass(). It does work that the
+  //   exchange left to this thread, and does not wait.
   // - end_pass(). Waits for the averages, and calls `averaged`. In it, give_back() copies each average, or returns
   //   another tensor if it is sparse. Returns false, and does nothing, if autograd runs the pass inside of another one
   //   that may still bring gradients; then it ends with that one.
@@ -78,6 +80,9 @@ class Session {
   // Begins a pass unless one is running, and ends it when autograd does. Call it in a hook of each gradient.
   void enter_autograd_pass();
   void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
+  void advance() {
+    raised([&] { explained(Final::every_error, [this] { executor_.advance(); }); });
+  }
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);
   }
@@ -96,7 +101,8 @@ class Session {
   }
   int64_t step() const { return protocol_.step(); }  // under way, or the next one
   // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
-  void count_updates(int64_t updates) { step_clock_.count_updates(updates); }
+  // The step's time has the whole exchange, also the part that updates hid.
+  void count_updates(int64_t updates) { step_clock_.count_updates(updates, executor_.op_times()); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate
   // Waits for averages and does pending updates.
   void synchronize();

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
+#include "hooks/hidden_exchange.h"
 #include "tuner/step_protocol.h"
 
 namespace gradtune {
@@ -23,8 +25,16 @@ class StepClock {
 
   // A step begins now.
   void restart() { began_ns_ = clock_.now_ns(); }
-  // The program made this number of updates since the step began, if not one.
-  void count_updates(int64_t updates) { updates_ = updates; }
+  // All gradients that were handed over so far travel while the program goes on, from now until it waits for them. The
+  // times are the executor's so far.
+  void goes_on(const exec::StepTimes& of_executor) { hidden_.begin(clock_.now_ns(), of_executor); }
+  void awaits(const exec::StepTimes& of_executor) { hidden_.end(clock_.now_ns(), of_executor); }
+  // The program made this number of updates since the step began, if not one. The part of the exchange that they hid
+  // counts in the step all the same, so that steps compare. `operations` are the times of the exchange, which is over.
+  void count_updates(int64_t updates, const std::vector<exec::OpTime>& operations) {
+    updates_ = updates;
+    hidden_ms_ = hidden_.ms(operations);
+  }
   // A backward pass begins: no own work yet.
   void begin_pass() { own_ns_ = 0; }
 
@@ -63,7 +73,7 @@ class StepClock {
     const double others_ms = exchange_ms + static_cast<double>(own_ns_) * 1e-6;
     step_ms_ = static_cast<double>(now_ns - began_ns_) * 1e-6;
     began_ns_ = now_ns;
-    return {.step_ms = step_ms_,
+    return {.step_ms = step_ms_ + std::exchange(hidden_ms_, 0),
             .compute_ms = step_ms_ - others_ms,
             .comm_ms = last_.comm_ms,
             .updates = std::exchange(updates_, 1)};
@@ -80,6 +90,8 @@ class StepClock {
   std::optional<double> waited_ms_;
   double step_ms_ = 0;
   int64_t updates_ = 1;
+  HiddenExchange hidden_;
+  double hidden_ms_ = 0;
   exec::StepTimes last_;
   exec::StepTimes ended_;  // of the executor's step at the end of backward
   exec::StepTimes late_;   // of the executor's previous step, after the end of backward

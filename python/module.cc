@@ -37,22 +37,35 @@ py::dict dict_of(const Optimizer::Result& result) {
 py::dict dict_of(const Rounds::Progress& progress) {
   using namespace py::literals;
   return py::dict("rounds"_a = progress.rounds, "updates"_a = progress.updates,
-                  "updates_a_round"_a = progress.updates_a_round, "exchange_ms"_a = progress.exchange_ms,
-                  "update_ms"_a = progress.update_ms);
+                  "updates_a_round"_a = progress.updates_a_round, "delay"_a = progress.delay,
+                  "exchange_ms"_a = progress.exchange_ms, "update_ms"_a = progress.update_ms);
 }
+
+// A round in Python: the numbers of its updates and of its delay.
+using RoundNumbers = std::pair<int64_t, int64_t>;
+RoundNumbers numbers_of(const tuner::RoundShape& round) { return {round.updates, round.delay}; }
+tuner::RoundShape round_of(const RoundNumbers& numbers) { return {.updates = numbers.first, .delay = numbers.second}; }
 
 void define_rounds(py::module_& module) {
   py::class_<PythonRounds, PythonSession>(module, "Rounds")
-      .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
-                    const py::dict&, int64_t, int64_t, int64_t, int64_t, double, double>())
+      .def(py::init([](const py::object& source, const std::shared_ptr<RegistrationCount>& count,
+                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
+                       int64_t most, std::optional<int64_t> delay, const RoundNumbers& first, double outer_lr,
+                       double outer_momentum) {
+        const tuner::RoundLength length({.least = least, .most = most, .delay = delay}, round_of(first));
+        return std::make_unique<PythonRounds>(source, count, group, options, length,
+                                              OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum});
+      }))
       .def("end_round", &PythonRounds::end_round)
       .def("complete", &PythonRounds::complete)
       .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
       .def("outer_momenta", &PythonRounds::outer_momenta)
-      .def("restore", &PythonRounds::restore);
+      .def("restore",
+           [](PythonRounds& rounds, int64_t count, const RoundNumbers& round,
+              const std::vector<torch::Tensor>& momenta) { rounds.restore(count, round_of(round), momenta); });
 
-  module.def("check_rounds", [](int64_t most, int64_t least, int64_t delay, int64_t dense_steps, double outer_lr,
-                                double outer_momentum) {
+  module.def("check_rounds", [](int64_t most, int64_t least, std::optional<int64_t> delay, int64_t dense_steps,
+                                double outer_lr, double outer_momentum) {
     check(RoundOptions{.most = most,
                        .least = least,
                        .delay = delay,
@@ -63,7 +76,7 @@ void define_rounds(py::module_& module) {
   module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
     save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
   });
-  module.def("saved_updates_a_round", [](const std::string& folder) { return load_rounds(folder).updates_a_round; });
+  module.def("saved_round", [](const std::string& folder) { return numbers_of(load_rounds(folder).round); });
   module.def("saved_dense_steps", [](const std::string& folder, int64_t session_step) {
     const SavedRounds saved = load_rounds(folder);
     check_step(saved, session_step, folder);
@@ -116,8 +129,11 @@ PYBIND11_MODULE(_gradtune, module) {
       .def("load_checkpoint", &PythonSession::load_checkpoint)
       .def("progress", [](PythonSession& session) { return dict_of(session.progress()); })
       .def("result", [](PythonSession& session) { return dict_of(session.result()); })
-      .def("learn_round_length", &PythonSession::learn_round_length)
-      .def("updates_a_round", &PythonSession::updates_a_round)
+      .def("learn_round_length",
+           [](PythonSession& session, int64_t least, int64_t most, std::optional<int64_t> delay) {
+             session.learn_round_length({.least = least, .most = most, .delay = delay});
+           })
+      .def("round_shape", [](const PythonSession& session) { return numbers_of(session.round_shape()); })
       .def("close", &PythonSession::close);
   define_rounds(module);
 }

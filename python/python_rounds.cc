@@ -9,14 +9,10 @@
 namespace gradtune {
 
 PythonRounds::PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
-                           const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
-                           int64_t most, int64_t first, int64_t delay, double outer_lr, double outer_momentum)
+                           const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
+                           const tuner::RoundLength& length, const OuterStep::Rates& rates)
     : PythonSession(std::move(source), std::move(count), group, options, Brings::changes) {
-  run([&](Session& session) {
-    rounds_ = std::make_unique<Rounds>(session, session.trained(),
-                                       OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum},
-                                       tuner::RoundLength({.least = least, .most = most}, first), delay);
-  });
+  run([&](Session& session) { rounds_ = std::make_unique<Rounds>(session, session.trained(), rates, length); });
 }
 
 bool PythonRounds::ended(const std::function<bool(Rounds&)>& call) {
@@ -48,8 +44,8 @@ void PythonRounds::load_checkpoint(const std::string& folder) {
   run([&](Session&) { rounds_->load_checkpoint(folder); });
 }
 
-void PythonRounds::restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta) {
-  run([&](Session&) { rounds_->restore(rounds, updates_a_round, momenta); });
+void PythonRounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta) {
+  run([&](Session&) { rounds_->restore(rounds, round, momenta); });
 }
 
 }  // namespace gradtune

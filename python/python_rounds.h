@@ -18,10 +18,10 @@ namespace gradtune {
 
 class PythonRounds final : public PythonSession {
  public:
-  // As PythonSession; `least`, `most` and `first` are those of tuner::RoundLength, `delay` that of Rounds.
+  // As PythonSession and Rounds.
   PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
-               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
-               int64_t most, int64_t first, int64_t delay, double outer_lr, double outer_momentum);
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
+               const tuner::RoundLength& length, const OuterStep::Rates& rates);
 
   void begin_update() override {}
   bool end_update(size_t optimizer) override;  // returns true if this ended a round
@@ -32,7 +32,7 @@ class PythonRounds final : public PythonSession {
   bool complete();
   Rounds::Progress round_progress() const { return rounds_->progress(); }
   std::vector<torch::Tensor> outer_momenta() const { return rounds_->outer().momenta(); }
-  void restore(int64_t rounds, int64_t updates_a_round, const std::vector<torch::Tensor>& momenta);
+  void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
 
  private:
   bool ended(const std::function<bool(Rounds&)>& call);

@@ -123,9 +123,9 @@ void PythonSession::update_ended() {
   take_snapshot();
 }
 
-void PythonSession::learn_round_length(int64_t least, int64_t most) {
+void PythonSession::learn_round_length(const tuner::UpdatesARound& allowed) {
   run([&](Session& session) {
-    length_.emplace(tuner::UpdatesARound{.least = least, .most = most}, least);
+    length_.emplace(allowed, tuner::RoundShape{.updates = allowed.least});
     session.on_averaged([this](const core::StepReport& report) { length_->learn(report); });
   });
 }

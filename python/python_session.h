@@ -67,9 +67,9 @@ class PythonSession {
   // nothing. In a forked child, which has none of the session's threads, the session's memory is left alone.
   void close(const std::optional<std::string>& failure);
 
-  // Learns from each step the number of updates that a round would have, from `least` to `most` (tuner/round_length.h).
-  void learn_round_length(int64_t least, int64_t most);
-  int64_t updates_a_round() const { return length_ ? length_->updates() : 1; }
+  // Learns from each step how long a round would be (tuner/round_length.h).
+  void learn_round_length(const tuner::UpdatesARound& allowed);
+  tuner::RoundShape round_shape() const { return length_ ? length_->round() : tuner::RoundShape{}; }
 
  protected:
   // Calls it without the GIL, and throws its error as Python's.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses the number of updates between two exchanges of a job that trains in rounds (hooks/rounds.h). An exchange
-// should take at most a twentieth of the time of the updates between. Every rank computes it from the same reports,
-// so it is the same on all ranks. Plain data, without clock, thread or socket.
+// Chooses the number of updates between two exchanges of a job that trains in rounds (hooks/rounds.h), and during how
+// many of them an exchange is under way. Ranks should wait for at most a twentieth of the time of the updates. Every
+// rank computes it from the same reports, so it is the same on all ranks. Plain data, without clock, thread or socket.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,33 @@ namespace gradtune::tuner {
 constexpr double kShareOfExchange = 0.05;
 constexpr int64_t kMostUpdatesARound = 1'000'000;
 
-// The allowed numbers of updates in a round.
+// The allowed numbers of updates in a round, and of those that a rank makes while an exchange is under way (the delay).
 struct UpdatesARound {
   int64_t least = 1, most = 8;
+  std::optional<int64_t> delay = 0;  // below `least`, or 0; none: chosen, up to half of the updates
 };
 
-// The smallest allowed number of updates for which an exchange has its share; the largest one if there is none.
-int64_t shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed);
+// A round: its updates, and the delay of the exchange that begins when it ends.
+struct RoundShape {
+  int64_t updates = 1, delay = 0;
 
-// A number of updates that was chosen, and the medians that decided it.
+  bool operator==(const RoundShape&) const = default;
+};
+
+// The time for which ranks wait for an exchange that is under way during `delay` updates.
+double waiting_ms(double exchange_ms, double update_ms, int64_t delay);
+
+// A round of that many updates, with the smallest allowed delay with which waiting has its share, or else the largest.
+RoundShape with_least_delay(double exchange_ms, double update_ms, int64_t updates, const UpdatesARound& allowed);
+
+// The smallest allowed number of updates for which waiting has its share, with the smallest delay; the largest number
+// if there is none.
+RoundShape shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed);
+
+// A round that was chosen, and the medians that decided it.
 struct RoundChoice {
   int64_t step = 0;  // of the session: the first one with such rounds
-  int64_t updates = 1;
+  RoundShape round = {};
   UpdatesARound allowed = {};
   std::optional<double> exchange_ms = {}, update_ms = {};  // none at the beginning
 };
@@ -38,23 +53,26 @@ class RoundLength {
   // The reports of this many rounds decide together, by their medians.
   static constexpr size_t kRounds = 9;
 
-  // 1 <= least <= most <= kMostUpdatesARound. Begins with the allowed number that is nearest to `first`.
-  RoundLength(const UpdatesARound& allowed, int64_t first);
+  // 1 <= least <= most <= kMostUpdatesARound. Begins with the allowed round that is nearest to `first`.
+  RoundLength(const UpdatesARound& allowed, const RoundShape& first);
 
-  int64_t updates() const { return updates_; }
+  const RoundShape& round() const { return round_; }
   const UpdatesARound& allowed() const { return allowed_; }
 
   // The medians that decided last.
   struct Times {
     double exchange_ms = 0, update_ms = 0;
   };
-  // Takes the report of a round, in which times are those of one update (core::with_one_update). Returns the times if
-  // the number of updates changes now. It changes by more than a fifth or not at all, so that noise has no effect.
+  // Takes the report of a round, in which times are those of one update and the whole exchange (core::with_one_update).
+  // Returns the times if the round changes now. Noise has no effect: the number of updates changes by more than a fifth
+  // or not at all, and a chosen delay has a margin.
   std::optional<Times> learn(const core::StepReport& report);
 
  private:
+  bool is_near(const RoundShape& wanted) const;
+
   UpdatesARound allowed_;
-  int64_t updates_;
+  RoundShape round_;
   std::vector<double> exchange_ms_, update_ms_;  // of the rounds since the last decision
 };
 

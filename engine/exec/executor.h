@@ -68,6 +68,8 @@ class Executor final : public StrategyRunner {
   // gradient in its original place. Returns true if the arrived memory is no longer needed; otherwise it must stay
   // unchanged until finish_backward returns.
   bool tensor_ready(int32_t tensor, const Arrived& arrived = {});
+  // Between the last tensor_ready and finish_backward: does the operations that are left to the calling thread now.
+  void advance() { training_.do_operations(); }
   // Waits for the control word and for every bucket that is due at the end of backward.
   core::Status finish_backward();
   // `finite` is the reduced word's result: true if all ranks were finite. After the call the gradients of the

@@ -82,7 +82,6 @@ bool TrainingThread::run(int32_t bucket, int32_t op) {
   return true;
 }
 
-// Does the operations that others left to this thread. Returns false if there were none.
 bool TrainingThread::do_operations() {
   bool any = false;
   Event event;

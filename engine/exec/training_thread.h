@@ -47,6 +47,9 @@ class TrainingThread {
   // As Executor::tensor_ready.
   bool tensor_ready(int32_t tensor, const Arrived& arrived);
 
+  // Does the operations that others left to this thread. Returns false if there were none.
+  bool do_operations();
+
   // Waits until `holds` is true. Returns false if the executor has failed.
   template <typename Condition>
   bool wait_until(const Condition& holds) {
@@ -76,7 +79,6 @@ class TrainingThread {
   bool bring(int32_t tensor, const Piece& piece, const Arrived& arrived);
   bool begin_bucket(int32_t bucket);
   bool run(int32_t bucket, int32_t op);
-  bool do_operations();
   Patience begin_wait();
   void wait_a_while(Patience& patience);
   void end_wait();

@@ -48,8 +48,10 @@ class RoundProgress:
     """Updates since the last exchange began."""
     updates_a_round: int
     """Updates that the round under way will have."""
+    delay: int
+    """Updates during which its exchange will be under way."""
     exchange_ms: float
-    """The exchange of the last round, on the slowest rank."""
+    """The exchange of the last round on the slowest rank, with the part that updates hid."""
     update_ms: float
     """One update of the last round, on the slowest rank."""
 
@@ -58,7 +60,7 @@ class RoundProgress:
 class _Plan:
     most: int
     least: int
-    delay: int
+    delay: int | None
     dense_steps: int
     outer_lr: float
     outer_momentum: float
@@ -112,10 +114,10 @@ class _RoundsWrap(Wrap):
     def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
         super().start(session, methods)
         self.dense_steps = 0
-        session.learn_round_length(self._plan.least, self._plan.most)
+        session.learn_round_length(self._plan.least, self._plan.most, self._plan.delay)
 
-    def begin_rounds(self, first: int) -> _gradtune.Rounds:
-        """Ends the synchronous session, and begins rounds of `first` updates; all ranks call it."""
+    def begin_rounds(self, first: tuple[int, int]) -> _gradtune.Rounds:
+        """Ends the synchronous session, and begins rounds of so many updates and that delay; all ranks call it."""
         self.session.close(None)
         # The dense steps are those that lossy compressors wait for.
         options = {"lossy_after": 0, **self._options}
@@ -127,8 +129,8 @@ class _RoundsWrap(Wrap):
             options,
             plan.least,
             plan.most,
-            first,
             plan.delay,
+            first,
             plan.outer_lr,
             plan.outer_momentum,
         )
@@ -153,8 +155,9 @@ class _RoundsWrap(Wrap):
             self._round_ended(self.rounds.round_progress()["updates"] == 0)  # keep_round goes without a delay
             return
         self.dense_steps += 1
-        if self.dense_steps >= self._plan.dense_steps and self.session.updates_a_round() > 1:
-            self.begin_rounds(self.session.updates_a_round())
+        first = self.session.round_shape()
+        if self.dense_steps >= self._plan.dense_steps and first[0] > 1:
+            self.begin_rounds(first)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._rescued():
@@ -222,7 +225,7 @@ class _RoundsMethods(Methods):
         """The current state of training in rounds."""
         rounds = self._gradtune.rounds
         if rounds is None:
-            return RoundProgress(True, 0, 0, 1, 0.0, 0.0)
+            return RoundProgress(True, 0, 0, 1, 0, 0.0, 0.0)
         return RoundProgress(synchronous=False, **rounds.round_progress())
 
     def save_checkpoint(self, folder: PathLike) -> None:
@@ -242,9 +245,9 @@ class _RoundsMethods(Methods):
         A job that loads a checkpoint of rounds goes on in rounds, without dense steps.
         """
         path, wrap = os.fspath(folder), self._gradtune
-        updates_a_round = _gradtune.saved_updates_a_round(path)
-        if updates_a_round > 0 and wrap.rounds is None:
-            wrap.begin_rounds(updates_a_round)
+        saved = _gradtune.saved_round(path)
+        if saved[0] > 0 and wrap.rounds is None:
+            wrap.begin_rounds(saved)
         wrap.session.load_checkpoint(path)
         if wrap.rounds is None:
             wrap.dense_steps = _gradtune.saved_dense_steps(path, wrap.session.progress()["step"])
@@ -256,9 +259,9 @@ class _RoundsMethods(Methods):
         the call of rounds(). The world size may be another one. Residuals of compression start at zero.
         """
         wrap = self._gradtune
-        updates = int(state["updates_a_round"])
-        rounds = wrap.rounds or wrap.begin_rounds(updates)
-        rounds.restore(int(state["rounds"]), updates, list(state["momenta"]))
+        saved = int(state["updates_a_round"]), 0
+        rounds = wrap.rounds or wrap.begin_rounds(saved)
+        rounds.restore(int(state["rounds"]), saved, list(state["momenta"]))
 
 
 class RoundsOptimizer(_RoundsMethods, torch.optim.Optimizer):
@@ -269,6 +272,13 @@ def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessG
     begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods))
 
 
+def _without_delay(delay: int | None, keep_round: PathLike) -> int:
+    """With a delay, ranks would differ when a round ends."""
+    if delay:
+        refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
+    return 0
+
+
 @with_options
 def rounds(
     optimizer: torch.optim.Optimizer,
@@ -277,7 +287,7 @@ def rounds(
     *,
     most: int = 8,
     least: int = 1,
-    delay: int = 0,
+    delay: int | None = None,
     dense_steps: int = 80,
     outer_lr: float = 0.8,
     outer_momentum: float = 0.3,
@@ -297,8 +307,8 @@ def rounds(
     exchange at each step takes more than a twentieth of the step's computation. In a round each rank updates its own
     parameters, with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters
     changed is the gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go
-    on from its result. A round has the fewest updates, up to `most`, between which an exchange takes no more than a
-    twentieth of the time. Their number and the strategy of the exchange change only between rounds.
+    on from its result. A round has the fewest updates, up to `most`, with which ranks wait for an exchange no longer than
+    a twentieth of the time. Updates go on beside it (`delay`). All this changes only between rounds.
 
     This changes what is learned, so `most` is a limit that the user sets. With most=1 training stays synchronous.
 
@@ -313,28 +323,28 @@ def rounds(
         most: The most updates in a round, from 1 to 1,000,000.
         least: The fewest updates in a round, from 1 to `most`. With more than 1, rounds begin after the dense steps on
             any link.
-        delay: The updates that a rank makes while an exchange is under way, below `least`. They are added to the result of
-            the exchange, which so is of older parameters. With 0 an exchange ends before the next update.
+        delay: The updates that a rank makes while an exchange is under way: 0, or a number below `least`. They are added
+            to the result of the exchange, which so is of older parameters. By default it is chosen, up to half of the
+            updates. With 0 an exchange ends before the next update.
         dense_steps: Synchronous steps before the first round.
         outer_lr: The learning rate of the outer step, above 0 and at most 1.
         outer_momentum: The momentum of the outer step, from 0 to below 1.
         keep_round: A file that gets the state of the last round's end if another rank is lost. That state is kept in
-            memory: a copy of the model, the optimizer's state and the outer momentum. See load_round().
+            memory: a copy of the model, the optimizer's state and the outer momentum. Exchanges have no delay then. See
+            load_round().
 
     Raises:
         Error: As wrap(), and for models of DistributedDataParallel or FSDP2.
         TypeError: An argument has a wrong type or name.
     """
+    if keep_round is not None:
+        delay = _without_delay(delay, keep_round)
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
     _gradtune.check_rounds(*dataclasses.astuple(plan))
     check([optimizer], [model])
     if isinstance(model, DistributedDataParallel) or is_replicated([model]):
         refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")
-    kept = None
-    if keep_round is not None:
-        if delay > 0:
-            refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
-        kept = _KeptRound(os.fspath(keep_round), model, optimizer)
+    kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
     made = _RoundsWrap(optimizer, plan, ranks, given, kept)
     made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given)

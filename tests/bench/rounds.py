@@ -4,22 +4,23 @@
 """Measures training in rounds (gradtune.rounds) between two sites, and what it costs in accuracy.
 
 usage: rounds.py [--parts 20mbit-25ms,200mbit-25ms,1gbit-25ms,text,lstm,fashion] [--turns 5] [--steps 16] [--ranks 2,4]
-                 [--seeds 5] [--longer] BUILD_FOLDER OUT.json
+                 [--seeds 5] [--longer] [--updates 8] [--delay 0] BUILD_FOLDER OUT.json
 
 A part that is a link measures the time of a step, on two nodes over that link (as root): its rate, and the delay of one
 way. The job is that of ddp_train.py --model text, a transformer of 0.43 M parameters with AdamW. The ways to train:
 - fp32, bf16: PyTorch's DistributedDataParallel, `bf16` with its compression hook
 - lossy: gradtune.wrap() with that fidelity, once its tuning has decided
 - rounds: gradtune.rounds() with that fidelity and at most 8 updates a round, once its tuning has decided
-- delayed: the same with 8 updates in each round, of which 3 go on while the exchange is under way
+- blocking: the same without a delay, so that ranks wait for each exchange
 - diloco: 8 updates, then a blocking fp32 all-reduce of the changes and an outer step, as people write it
 
 All ways train in the same processes and take turns. A turn begins with a round that is not counted, and its figure is the
 mean time of the given steps, exchanges included. A row is the median over turns; ratios are taken between turns of one
-pass, and their spread is their range. `exposed` is the time of an exchange as a share of the updates between.
+pass, and their spread is their range. `exposed` is the time for which ranks wait for an exchange, as a share of the updates
+between, in the last round.
 
-The other parts are trainings of ddp_train.py on loopback, in rounds of 8 updates after 80 synchronous steps, beside
-synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean over
+The other parts are trainings of ddp_train.py on loopback, in rounds of 8 updates (or --updates) with --delay after 80
+synchronous steps, beside synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean over
 pairs, and the spread its 95 % interval (Student's t). Rounds may lose 2 % of the perplexity, or half a point of accuracy.
 With --longer, trainings take five times as many steps.
 """
@@ -39,8 +40,8 @@ from support.shaped import Bench, row, save  # noqa: E402
 LINKS = ("20mbit-25ms", "200mbit-25ms", "1gbit-25ms")
 TASKS = {"text": {"model": "text", "steps": 400}, "lstm": {"model": "lstm", "steps": 400},
          "fashion": {"model": "vgg", "steps": 468}}
-WAYS = ("fp32", "bf16", "lossy", "rounds", "delayed", "diloco")
-IN_ROUNDS = ("rounds", "delayed")
+WAYS = ("fp32", "bf16", "lossy", "rounds", "blocking", "diloco")
+IN_ROUNDS = ("rounds", "blocking")
 UPDATES = 8
 MOST_TUNING = 420  # of the session's steps
 # (way, anchor): the goal of the ratio at 20 Mbit/s.
@@ -70,19 +71,16 @@ class Way:
                 self.model.register_comm_hook(None, default_hooks.bf16_compress_hook)
         elif name == "lossy":
             gradtune.wrap(self.optimizer, self.model, fidelity="lossy", lossy_after=0)
-        elif name == "rounds":
-            gradtune.rounds(self.optimizer, self.model, most=UPDATES, dense_steps=20, fidelity="lossy")
-        elif name == "delayed":
-            gradtune.rounds(
-                self.optimizer, self.model, most=UPDATES, least=UPDATES, delay=3, dense_steps=20, fidelity="lossy"
-            )
+        elif name in IN_ROUNDS:
+            delay = 0 if name == "blocking" else None
+            gradtune.rounds(self.optimizer, self.model, most=UPDATES, delay=delay, dense_steps=20, fidelity="lossy")
         else:
             self.anchors = [p.detach().clone().requires_grad_() for p in self.model.parameters()]
             self.outer = outer_sgd(torch, self.anchors)
 
     def end_round(self):
         """Exchanges what is due, also within a round; a delayed exchange may go on into the next turn."""
-        if self.name == "rounds":
+        if self.name == "blocking":
             self.optimizer.end_round()
         elif self.name == "diloco" and self.updates % UPDATES:
             self.exchange()
@@ -161,7 +159,7 @@ def train_on_a_rank(turns, steps, report):
     told = {name: str(ways[name].optimizer.result()) for name in ("lossy", *IN_ROUNDS)}
     progress = ways["rounds"].optimizer.round_progress()
     if dist.get_rank() == 0:
-        of_rounds = {"updates": progress.updates_a_round, "exchange_ms": progress.exchange_ms,
+        of_rounds = {"updates": progress.updates_a_round, "delay": progress.delay, "exchange_ms": progress.exchange_ms,
                      "update_ms": progress.update_ms}
         Path(report).write_text(json.dumps({"means": means, "tuned": tuned, "told": told, "rounds": of_rounds}),
                                 encoding="utf-8")
@@ -187,9 +185,10 @@ def measure_link(build, link, turns, steps, rows):
             row(rows, f"{link}: {name} / {anchor}", statistics.median(means[name]), statistics.median(means[anchor]),
                 ratios, goal)
     of_rounds = found["rounds"]
-    exposed = of_rounds["exchange_ms"] / (of_rounds["updates"] * of_rounds["update_ms"])
-    print(f"{link}: {of_rounds['updates']} updates a round, exposed {exposed:.3f}", flush=True)
-    rows[-1].update(told=found["told"], updates=of_rounds["updates"], exposed=exposed)
+    waiting_ms = max(0.0, of_rounds["exchange_ms"] - of_rounds["delay"] * of_rounds["update_ms"])
+    exposed = waiting_ms / (of_rounds["updates"] * of_rounds["update_ms"])
+    print(f"{link}: {of_rounds['updates']} updates a round, delay {of_rounds['delay']}, exposed {exposed:.3f}", flush=True)
+    rows[-1].update(told=found["told"], updates=of_rounds["updates"], delay=of_rounds["delay"], exposed=exposed)
 
 
 def train(task, ranks, seed, steps, folder, flags):
@@ -202,21 +201,28 @@ def train(task, ranks, seed, steps, folder, flags):
     return told.get("perplexity") or told["accuracy"]
 
 
-def measure_task(task, ranks, seeds, longer, rows):
-    steps = TASKS[task]["steps"] * (5 if longer else 1)
+def title(task, ranks, args):
+    steps = TASKS[task]["steps"] * (5 if args.longer else 1)
+    delayed = f" with delay {args.delay}" if args.delay else ""
+    return steps, f"{task}: {ranks} ranks, {steps} steps, rounds of {args.updates}{delayed} / fp32"
+
+
+def measure_task(task, ranks, args, rows):
+    (steps, name), seeds = title(task, ranks, args), args.seeds
+    in_rounds = ["--gradtune", "lossy", "--rounds", args.updates, "--delay", args.delay]
     is_perplexity = task != "fashion"
     fp32, rounds = [], []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1, seeds + 1):
             fp32.append(train(task, ranks, seed, steps, folder, ["--gradtune", "exact"]))
-            rounds.append(train(task, ranks, seed, steps, folder, ["--gradtune", "lossy", "--rounds", UPDATES]))
+            rounds.append(train(task, ranks, seed, steps, folder, in_rounds))
             print(f"{task}, {ranks} ranks, {steps} steps, seed {seed}: fp32 {fp32[-1]:.3f}, rounds {rounds[-1]:.3f}",
                   flush=True)
     # A ratio of perplexities, or a difference of points.
     worse = [a / b if is_perplexity else b - a for a, b in zip(rounds, fp32)]
     mean, goal = statistics.mean(worse), 1.02 if is_perplexity else 0.5
     half = T_95[seeds - 1] * statistics.stdev(worse) / seeds**0.5 if seeds > 1 else float("inf")
-    rows.append({"name": f"{task}: {ranks} ranks, {steps} steps, rounds of {UPDATES} / fp32",
+    rows.append({"name": name,
                  "value": statistics.mean(rounds), "unit": "perplexity" if is_perplexity else "%",
                  "anchor": statistics.mean(fp32), "ratio": mean, "spread": [mean - half, mean + half], "goal": goal,
                  "met": mean + half <= goal, "seeds": seeds, "steps": steps})
@@ -234,6 +240,8 @@ def main():
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--longer", action="store_true")
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--delay", type=int, default=0)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
@@ -241,9 +249,8 @@ def main():
     for part in args.parts.split(","):
         if part in TASKS:
             for ranks in map(int, args.ranks.split(",")):
-                steps = TASKS[part]["steps"] * (5 if args.longer else 1)
-                rows = [entry for entry in rows if not entry["name"].startswith(f"{part}: {ranks} ranks, {steps} steps")]
-                measure_task(part, ranks, args.seeds, args.longer, rows)
+                rows = [entry for entry in rows if entry["name"] != title(part, ranks, args)[1]]
+                measure_task(part, ranks, args, rows)
                 save(args.out, rows)
             continue
         rows = [entry for entry in rows if entry["name"].split(":")[0] != part]

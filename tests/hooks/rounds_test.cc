@@ -4,9 +4,11 @@
 // Tests training in rounds, beside the same training computed on one rank.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "gradtune/rounds.h"
@@ -104,8 +106,8 @@ class Job {
  public:
   Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0)
       : session_(trained_by({&inner_}, *model_, Arrival::handed_over), group, quiet(options)),
-        rounds_(session_, model_->parameters(), {}, tuner::RoundLength({.least = updates, .most = updates}, updates),
-                delay) {}
+        rounds_(session_, model_->parameters(), {},
+                tuner::RoundLength({.least = updates, .most = updates, .delay = delay}, {.updates = updates})) {}
 
   bool step(int rank, int64_t step) {
     update(model_, inner_, rank, step);
@@ -264,6 +266,28 @@ TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
   });
 }
 
+// An exchange takes about as long as 2 to 3 updates. Without a delay, 50 of these would be needed.
+TEST(RoundsOptimizer, ChoosesADelayAndReportsTheWholeExchange) {
+  run_ranks(2,
+            [](const Rank& rank) {
+              const auto group = make_group();
+              Wrapped job(group, {.most = 64, .dense_steps = 10}, {.fidelity = "exact", .tuning_budget = 60});
+              for (int64_t step = 0; step < 400; ++step) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(15));
+                job.step(rank.rank, step);
+              }
+              const auto progress = job.optimizer.progress();
+              EXPECT_FALSE(progress.synchronous);
+              EXPECT_GT(progress.delay, 0);
+              EXPECT_LE(progress.delay, progress.updates_a_round / 2);
+              EXPECT_LT(progress.updates_a_round, 25);
+              EXPECT_GT(progress.exchange_ms, progress.update_ms);  // though updates hide it
+              job.optimizer.end_round();
+              for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+            },
+            {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
+}
+
 void train(Wrapped& job, int rank, int64_t from, int64_t steps) {
   for (int64_t step = from; step < from + steps; ++step) job.step(rank, step);
 }
@@ -273,7 +297,7 @@ TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
   run_ranks(2, [&](const Rank& rank) {
     const std::string name = folder.path("checkpoint");
     const auto group = make_group();
-    const RoundOptions of_rounds{.most = 3, .least = 3, .dense_steps = 10};
+    const RoundOptions of_rounds{.most = 3, .least = 3, .delay = 1, .dense_steps = 10};
     const Options options{
         .fidelity = "lossy", .compressors = std::vector<std::string>{"int4packed"}, .tuning_budget = 0};
     Wrapped first(group, of_rounds, options);
@@ -337,11 +361,14 @@ TEST(RoundsFile, AFileThatIsNoneIsNamed) {
   const TempFolder folder;
   const std::string name = folder.path("");
   EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt"));
-  save_rounds(name,
-              {.session_step = 7, .dense_steps = 8, .rounds = 9, .updates_a_round = 3, .momenta = {torch::ones({2})}});
+  save_rounds(name, {.session_step = 7,
+                     .dense_steps = 8,
+                     .rounds = 9,
+                     .round = {.updates = 3, .delay = 1},
+                     .momenta = {torch::ones({2})}});
   const SavedRounds saved = load_rounds(name);
   EXPECT_EQ(saved.session_step, 7);
-  EXPECT_EQ(saved.updates_a_round, 3);
+  EXPECT_EQ(saved.round, (tuner::RoundShape{3, 1}));
   EXPECT_TRUE(torch::equal(saved.momenta.at(0), torch::ones({2})));
   torch::save(torch::ones({2}), name + "/rounds.pt");
   EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt holds no state of rounds"));

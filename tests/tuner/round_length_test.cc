@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+
 namespace gradtune::tuner {
 namespace {
 
@@ -18,6 +21,34 @@ std::optional<RoundLength::Times> learn(RoundLength& length, const core::StepRep
   return times;
 }
 
+// The definition: the smallest number of updates, and for it the smallest delay, with which waiting has its share.
+RoundShape by_trying_all(double exchange_ms, double update_ms, const UpdatesARound& allowed) {
+  for (int64_t updates = allowed.least; updates <= allowed.most; ++updates) {
+    for (int64_t delay = allowed.delay.value_or(0); delay <= allowed.delay.value_or(updates / 2); ++delay) {
+      const double waits_ms = std::max(0.0, exchange_ms - static_cast<double>(delay) * update_ms);
+      if (waits_ms <= kShareOfExchange * update_ms * static_cast<double>(updates)) return {updates, delay};
+    }
+  }
+  return {allowed.most, allowed.delay.value_or(allowed.most / 2)};
+}
+
+TEST(ShortestRound, HasTheLeastUpdatesAndThenTheLeastDelayWithWhichWaitingHasItsShare) {
+  for (double exchange_ms = 0.013; exchange_ms < 2000; exchange_ms *= 1.07) {
+    for (const double update_ms : {1.0, 7.0, 40.0}) {
+      for (const int64_t most : {4, 5, 8, 64}) {
+        for (const int64_t least : {1, 4}) {
+          for (const auto& delay : {std::optional<int64_t>(), std::optional<int64_t>(0), std::optional<int64_t>(3)}) {
+            if (delay.value_or(0) >= std::max<int64_t>(least, 1)) continue;
+            const UpdatesARound allowed{.least = least, .most = most, .delay = delay};
+            EXPECT_EQ(shortest_round(exchange_ms, update_ms, allowed), by_trying_all(exchange_ms, update_ms, allowed))
+                << exchange_ms << ' ' << update_ms << ' ' << least << ' ' << most;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) {
   for (const double exchange_ms : {0.1, 1.0, 3.7, 20.0, 90.0}) {
     for (const double update_ms : {1.0, 7.0, 40.0}) {
@@ -25,7 +56,7 @@ TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) 
         int64_t expected = 1;
         while (expected < most && exchange_ms > kShareOfExchange * update_ms * static_cast<double>(expected))
           ++expected;
-        EXPECT_EQ(shortest_round(exchange_ms, update_ms, {.most = most}), expected)
+        EXPECT_EQ(shortest_round(exchange_ms, update_ms, {.most = most}), RoundShape{expected})
             << exchange_ms << ' ' << update_ms << ' ' << most;
       }
     }
@@ -33,54 +64,80 @@ TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) 
 }
 
 TEST(ShortestRound, IsTheLongestOneForUpdatesWithoutTimeAndOneForExchangesWithoutTime) {
-  EXPECT_EQ(shortest_round(1, 0, {.most = 32}), 32);
-  EXPECT_EQ(shortest_round(0, 0, {.most = 32}), 1);
-  EXPECT_EQ(shortest_round(-1, 10, {.most = 32}), 1);
-  EXPECT_EQ(shortest_round(1e300, 1e-300, {.most = 32}), 32);
+  for (const auto& delay : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
+    const UpdatesARound allowed{.most = 32, .delay = delay};
+    EXPECT_EQ(shortest_round(1, 0, allowed).updates, 32);
+    EXPECT_EQ(shortest_round(0, 0, allowed), RoundShape{1});
+    EXPECT_EQ(shortest_round(-1, 10, allowed), RoundShape{1});
+    EXPECT_EQ(shortest_round(1e300, 1e-300, allowed).updates, 32);
+  }
+  EXPECT_EQ(shortest_round(1e300, 1e-300, {.most = 32, .delay = {}}).delay, 16);
 }
 
 TEST(RoundLength, FollowsTheMediansOfItsRounds) {
-  RoundLength length({.most = 32}, /*first=*/8);
+  RoundLength length({.most = 32}, /*first=*/{8});
   const auto times = learn(length, report(/*exchange_ms=*/20, /*update_ms=*/25));
   ASSERT_TRUE(times);
   EXPECT_DOUBLE_EQ(times->exchange_ms, 20);
   EXPECT_DOUBLE_EQ(times->update_ms, 25);
-  EXPECT_EQ(length.updates(), 16);
+  EXPECT_EQ(length.round().updates, 16);
 }
 
 TEST(RoundLength, StaysWithinItsLimits) {
-  RoundLength length({.least = 4, .most = 6}, /*first=*/1);
-  EXPECT_EQ(length.updates(), 4);
+  RoundLength length({.least = 4, .most = 6}, /*first=*/{1});
+  EXPECT_EQ(length.round().updates, 4);
   learn(length, report(0.1, 20));
-  EXPECT_EQ(length.updates(), 4);
+  EXPECT_EQ(length.round().updates, 4);
   learn(length, report(500, 20));
-  EXPECT_EQ(length.updates(), 6);
-  EXPECT_EQ(RoundLength({.least = 4, .most = 6}, /*first=*/9).updates(), 6);
+  EXPECT_EQ(length.round().updates, 6);
+  EXPECT_EQ(RoundLength({.least = 4, .most = 6}, /*first=*/{9}).round().updates, 6);
 }
 
 TEST(RoundLength, StaysWhileTheWantedNumberIsNear) {
-  RoundLength length({.most = 32}, 10);
+  RoundLength length({.most = 32}, {10});
   EXPECT_FALSE(learn(length, report(/*exchange_ms=*/11.5, /*update_ms=*/20)));  // wants 12
-  EXPECT_EQ(length.updates(), 10);
+  EXPECT_EQ(length.round().updates, 10);
   EXPECT_TRUE(learn(length, report(13, 20)));  // wants 13
-  EXPECT_EQ(length.updates(), 13);
+  EXPECT_EQ(length.round().updates, 13);
+}
+
+TEST(RoundLength, ADelayThatBecameTooShortGrowsAtOnceAndOneThatIsLongerThanNeededStays) {
+  RoundLength length({.least = 8, .most = 8, .delay = {}}, {.updates = 8, .delay = 1});
+  EXPECT_EQ(length.round(), (RoundShape{8, 1}));
+  ASSERT_TRUE(learn(length, report(/*exchange_ms=*/70, /*update_ms=*/20)));  // 3.1 updates, and a margin
+  EXPECT_EQ(length.round(), (RoundShape{8, 4}));
+  EXPECT_FALSE(learn(length, report(80, 20)));
+  EXPECT_FALSE(learn(length, report(64, 20)));  // 3 would do
+  EXPECT_EQ(length.round(), (RoundShape{8, 4}));
+  ASSERT_TRUE(learn(length, report(20, 20)));
+  EXPECT_EQ(length.round(), (RoundShape{8, 1}));
+  EXPECT_TRUE(learn(length, report(1, 20)));
+  EXPECT_EQ(length.round(), (RoundShape{8, 0}));
+}
+
+TEST(RoundLength, WithADelayRoundsAreShort) {
+  RoundLength blocking({.most = 64}, {1}), delayed({.most = 64, .delay = {}}, {1});
+  learn(blocking, report(/*exchange_ms=*/40, /*update_ms=*/20));
+  learn(delayed, report(40, 20));
+  EXPECT_EQ(blocking.round(), (RoundShape{40, 0}));
+  EXPECT_EQ(delayed.round(), (RoundShape{4, 2}));
 }
 
 TEST(RoundLength, FewSlowRoundsHaveNoEffect) {
-  RoundLength length({.most = 32}, 4);
+  RoundLength length({.most = 32}, {4});
   for (int round = 0; round < 90; ++round) {
     EXPECT_FALSE(length.learn(report(round % 9 < 4 ? 500 : 4, 20))) << round;
   }
 }
 
 TEST(RoundLength, LeavesOutReportsThatAreNotScored) {
-  RoundLength length({.most = 32}, 4);
+  RoundLength length({.most = 32}, {4});
   core::StepReport excluded = report(500, 20), nonfinite = report(500, 20);
   excluded.excluded = true;
   nonfinite.finite = false;
   EXPECT_FALSE(learn(length, excluded));
   EXPECT_FALSE(learn(length, nonfinite));
-  EXPECT_EQ(length.updates(), 4);
+  EXPECT_EQ(length.round().updates, 4);
 }
 
 // Steps of 8 updates and of 1 with the same exchange give the same report.

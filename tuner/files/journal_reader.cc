@@ -324,13 +324,16 @@ class Parser {
   }
 
   void read_rounds(const JsonValue& value) {
-    const JsonObject& line =
-        in_.object(value, where_, {"kind", "step", "updates", "least", "most"}, {"exchange_ms", "update_ms"});
+    const JsonObject& line = in_.object(value, where_, {"kind", "step", "updates", "least", "most"},
+                                        {"delay", "chooses_delay", "exchange_ms", "update_ms"});
     if (!in_.ok()) return;
     RoundChoice choice{.step = integer(line, "step", 0, kMostSteps)};
     choice.allowed.most = integer(line, "most", 1, kMostUpdatesARound);
     choice.allowed.least = integer(line, "least", 1, choice.allowed.most);
-    choice.updates = integer(line, "updates", choice.allowed.least, choice.allowed.most);
+    choice.round.updates = integer(line, "updates", choice.allowed.least, choice.allowed.most);
+    if (has(line, "delay")) choice.round.delay = integer(line, "delay", 0, choice.round.updates - 1);
+    choice.allowed.delay = choice.round.delay;
+    if (has(line, "chooses_delay") && flag(line, "chooses_delay")) choice.allowed.delay.reset();
     if (has(line, "exchange_ms")) choice.exchange_ms = number(line, "exchange_ms");
     if (has(line, "update_ms")) choice.update_ms = number(line, "update_ms");
     file_.rounds.push_back(choice);

@@ -146,9 +146,11 @@ std::string journal_failure_line(int64_t step, std::string_view why) {
 std::string journal_line(const RoundChoice& choice) {
   ordered_json line{{"kind", "rounds"},
                     {"step", choice.step},
-                    {"updates", choice.updates},
+                    {"updates", choice.round.updates},
                     {"least", choice.allowed.least},
                     {"most", choice.allowed.most}};
+  if (choice.round.delay > 0) line["delay"] = choice.round.delay;
+  if (!choice.allowed.delay) line["chooses_delay"] = true;
   if (choice.exchange_ms) line["exchange_ms"] = *choice.exchange_ms;
   if (choice.update_ms) line["update_ms"] = *choice.update_ms;
   return dump(line);

@@ -208,9 +208,10 @@ std::string rounds_part(const Report& report) {
   if (const std::string chart = picture([&](double width) { return rounds_chart(report, width); }); !chart.empty()) {
     text += "<h3>Each round</h3>\n" + chart;
     text += note(
-        "A dot is a round: the exchange on the slowest rank, as far as no update hid it, as a share of the updates of "
-        "that round. Its colour is that of the strategy, as in the picture of steps. Vertical lines are changes of the "
-        "number of updates.");
+        "A dot is a round: the time for which the slowest rank waits for the exchange, as a share of the updates of "
+        "that round. Where updates go on beside an exchange, that time follows from the exchange and the delay. Its "
+        "colour is that of the strategy, as in the picture of steps. Vertical lines are changes of the number of "
+        "updates or of the delay.");
   }
   if (const std::string chart = picture([&](double width) { return round_length_chart(report, width); });
       !chart.empty()) {
@@ -224,13 +225,14 @@ std::string rounds_part(const Report& report) {
     const auto cell = [](const std::optional<double>& ms) { return ms ? number(*ms) : std::string("-"); };
     std::string predicted = "-";
     if (choice.exchange_ms && choice.update_ms) {
-      predicted = percent(*choice.exchange_ms / (static_cast<double>(choice.updates) * *choice.update_ms));
+      predicted = percent(share_of_waiting(*choice.exchange_ms, *choice.update_ms, choice.round));
     }
-    rows.push_back({count(choice.step), count(choice.updates), cell(choice.exchange_ms), cell(choice.update_ms),
-                    predicted, count(rounds), cell(exchange_ms), cell(update_ms), share ? percent(*share) : "-"});
+    rows.push_back({count(choice.step), count(choice.round.updates), count(choice.round.delay),
+                    cell(choice.exchange_ms), cell(choice.update_ms), predicted, count(rounds), cell(exchange_ms),
+                    cell(update_ms), share ? percent(*share) : "-"});
   }
-  return text + table({"#since round", "#updates", "#exchange ms before", "#update ms before", "#predicted share",
-                       "#rounds", "#exchange ms", "#update ms", "#measured share"},
+  return text + table({"#since round", "#updates", "#delay", "#exchange ms before", "#update ms before",
+                       "#predicted share", "#rounds", "#exchange ms", "#update ms", "#measured share"},
                       rows);
 }
 

@@ -11,7 +11,9 @@
 
 namespace gradtune::tuner {
 
-double RoundTimes::share() const { return exchange_ms / (static_cast<double>(updates) * update_ms); }
+double share_of_waiting(double exchange_ms, double update_ms, const RoundShape& round) {
+  return waiting_ms(exchange_ms, update_ms, round.delay) / (static_cast<double>(round.updates) * update_ms);
+}
 
 std::optional<RoundHistory::Times> RoundHistory::deciding() const {
   if (runs.empty()) return std::nullopt;
@@ -44,7 +46,7 @@ RoundHistory round_history(const JournalFile& journal) {
   std::vector<std::vector<double>> exchanges(history.runs.size()), updates = exchanges, shares = exchanges;
   for (RoundTimes& round : history.rounds) {
     while (at + 1 < history.runs.size() && history.runs[at + 1].choice.step <= round.round) ++at;
-    round.updates = history.runs[at].choice.updates;
+    round.shape = history.runs[at].choice.round;
     if (!round.counts) continue;
     ++history.runs[at].rounds;
     exchanges[at].push_back(round.exchange_ms);

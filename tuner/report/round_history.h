@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rounds of a job that trains in rounds (hooks/rounds.h): what their exchanges took beside the updates between, and
-// which numbers of updates were chosen. Empty for other jobs.
+// The rounds of a job that trains in rounds (hooks/rounds.h): for how long ranks waited for their exchanges beside the
+// updates between, and which numbers of updates were chosen. Empty for other jobs.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,22 @@
 
 namespace gradtune::tuner {
 
+// The time for which ranks wait in a round, as a share of its updates; infinite for updates without time.
+double share_of_waiting(double exchange_ms, double update_ms, const RoundShape& round);
+
 // On the slowest rank.
 struct RoundTimes {
   int64_t round = 0;
-  int32_t slot = 0;        // of the strategy
-  int64_t updates = 1;     // in the round
-  double exchange_ms = 0;  // that no update hid
+  int32_t slot = 0;  // of the strategy
+  RoundShape shape = {};
+  double exchange_ms = 0;  // with the part that updates hid
   double update_ms = 0;    // one update
   bool counts = false;     // it is not excluded, and all values were finite
 
-  double share() const;  // of the exchange in the updates between; infinite for updates without time
+  double share() const { return share_of_waiting(exchange_ms, update_ms, shape); }
 };
 
-// Rounds with the same number of updates.
+// Rounds of the same shape.
 struct RoundsRun {
   RoundChoice choice;  // that they began with
   int64_t rounds = 0;  // that count

@@ -18,6 +18,7 @@ using Anchor = Svg::Anchor;
 
 constexpr double kLeft = 44, kRight = 8, kTop = 36, kBottom = 36;
 constexpr double kWanted = 100 * kShareOfExchange;
+constexpr double kLeastShown = kWanted / 10;
 
 double percent_of(const RoundTimes& round) { return 100 * round.share(); }
 
@@ -44,7 +45,8 @@ void draw_lengths(Svg& svg, const std::vector<RoundsRun>& runs, const Scale& x, 
   for (const RoundsRun& run : runs) {
     const double at = x(static_cast<double>(run.choice.step));
     svg.line(at, kTop - 16, at, bottom, "event");
-    const std::string text = count(run.choice.updates);
+    const auto [updates, delay] = run.choice.round;
+    const std::string text = delay == 0 ? count(updates) : fmt::format("{} ({})", count(updates), count(delay));
     if (at < end || at > x(x.most()) - 20) continue;
     svg.text(at + 3, kTop - 8, Anchor::start, "small", text);
     end = at + 6.5 * static_cast<double>(text.size()) + 8;
@@ -67,7 +69,8 @@ std::string rounds_chart(const Report& report, double width) {
   const Scale x(static_cast<double>(rounds.front().round), static_cast<double>(rounds.back().round) + 1, kLeft,
                 width - kRight);
   const Scale y(0, usual_most(rounds), bottom, kTop);
-  Svg svg(width, height, "The exchange of each round as a share of the updates between, beside the wanted share");
+  Svg svg(width, height,
+          "Waiting for the exchange of each round as a share of the updates between, beside the wanted share");
   for (const double value : ticks(0, y.most(), 5)) {
     svg.line(kLeft, y(value), width - kRight, y(value), "grid");
     svg.text(kLeft - 4, y(value) + 4, Anchor::end, "small", fmt::format("{:g} %", value));
@@ -77,7 +80,7 @@ std::string rounds_chart(const Report& report, double width) {
     svg.text(std::min(x(round), width - 20), bottom + 14, Anchor::middle, "small", fmt::format("{:.0f}", round));
   }
   svg.text((kLeft + width - kRight) / 2, bottom + 30, Anchor::middle, "small", "round");
-  svg.text(2, 12, Anchor::start, "small", "exchange / updates between; above: updates a round");
+  svg.text(2, 12, Anchor::start, "small", "waiting / updates between; above: updates (delay)");
   draw_lengths(svg, report.rounds.runs, x, bottom);
   // Rounds at the same place are drawn once, so that many of them stay a small picture.
   std::map<std::string, std::map<std::pair<double, double>, bool>> points;
@@ -99,28 +102,31 @@ std::string rounds_chart(const Report& report, double width) {
   return svg.str();
 }
 
-// Both axes are logarithmic, so that the prediction is a straight line.
+// Both axes are logarithmic, so that the prediction without a delay is a straight line.
 std::string round_length_chart(const Report& report, double width) {
   const auto times = report.rounds.deciding();
   if (!times || !(times->exchange_ms > 0) || !(times->update_ms > 0)) return "";
   const RoundChoice& choice = report.rounds.runs.back().choice;
-  const double at_one = 100 * times->exchange_ms / times->update_ms, enough = at_one / kWanted;
+  const auto predicted = [&](const RoundShape& round) {
+    return 100 * share_of_waiting(times->exchange_ms, times->update_ms, round);
+  };
+  const double at_one = predicted({.updates = 1}), enough = at_one / kWanted;
   const std::vector<double> numbers =
       doublings(std::clamp(enough, static_cast<double>(choice.allowed.most), double{kMostUpdatesARound}));
-  double low = std::min(kWanted, at_one / numbers.back()), high = std::max(at_one, kWanted);
+  double low = std::clamp(at_one / numbers.back(), kLeastShown, kWanted), high = std::max(at_one, kWanted);
   for (const RoundsRun& run : report.rounds.runs) {
     if (!run.share || !(*run.share > 0)) continue;
-    low = std::min(low, 100 * *run.share);
+    low = std::min(low, std::max(100 * *run.share, kLeastShown));
     high = std::max(high, 100 * *run.share);
   }
   const double height = width < 500 ? 220 : 240, bottom = height - kBottom;
   const Scale x(0, std::log2(numbers.back()), kLeft + 14, width - kRight - 8);
   const Scale y(std::log10(low) - 0.1, std::log10(high) + 0.1, bottom, kTop);
   const auto place = [&](double updates, double percent) {
-    return std::pair(x(std::log2(updates)), y(std::log10(percent)));
+    return std::pair(x(std::log2(updates)), y(std::log10(std::max(percent, low))));
   };
-  Svg svg(width, height, "The predicted share of an exchange by the number of updates between two exchanges");
-  svg.text(2, 12, Anchor::start, "small", "exchange / updates between");
+  Svg svg(width, height, "The predicted share of waiting by the number of updates between two exchanges");
+  svg.text(2, 12, Anchor::start, "small", "waiting / updates between");
   for (double power = std::floor(y.least()); power <= y.most(); ++power) {
     for (const double factor : std::array{1.0, 2.0, 5.0}) {
       const double value = factor * std::pow(10, power);
@@ -139,20 +145,25 @@ std::string round_length_chart(const Report& report, double width) {
                to = x(std::log2(static_cast<double>(choice.allowed.most)));
   svg.rect(from - 5, kTop, to - from + 10, bottom - kTop, "step-ground",
            fmt::format("{} to {} are allowed", count(choice.allowed.least), count(choice.allowed.most)));
-  const auto [x1, y1] = place(1, at_one);
-  const auto [x2, y2] = place(numbers.back(), at_one / numbers.back());
-  svg.line(x1, y1, x2, y2, "interval candidate");
+  std::pair<double, double> before;
+  for (const double updates : numbers) {
+    const RoundShape round =
+        with_least_delay(times->exchange_ms, times->update_ms, static_cast<int64_t>(updates), choice.allowed);
+    const std::pair<double, double> at = place(updates, predicted(round));
+    if (updates > 1) svg.line(before.first, before.second, at.first, at.second, "interval candidate");
+    before = at;
+  }
   draw_wanted(svg, y(std::log10(kWanted)), width);
   for (const RoundsRun& run : report.rounds.runs) {
     if (!run.share || !(*run.share > 0)) continue;
-    const auto [at_x, at_y] = place(static_cast<double>(run.choice.updates), 100 * *run.share);
+    const auto [at_x, at_y] = place(static_cast<double>(run.choice.round.updates), 100 * *run.share);
     svg.circle(at_x, at_y, 4, "block candidate",
-               fmt::format("{}: measured {}", plural(run.choice.updates, "update"), percent(*run.share)));
+               fmt::format("{}: measured {}", plural(run.choice.round.updates, "update"), percent(*run.share)));
   }
-  const auto updates = static_cast<double>(choice.updates);
-  const auto [at_x, at_y] = place(updates, at_one / updates);
-  svg.rect(at_x - 4.5, at_y - 4.5, 9, 9, "fill chosen",
-           fmt::format("{}: predicted {}", plural(choice.updates, "update"), percent(at_one / updates / 100)));
+  const auto [at_x, at_y] = place(static_cast<double>(choice.round.updates), predicted(choice.round));
+  svg.rect(
+      at_x - 4.5, at_y - 4.5, 9, 9, "fill chosen",
+      fmt::format("{}: predicted {}", plural(choice.round.updates, "update"), percent(predicted(choice.round) / 100)));
   return svg.str();
 }
 

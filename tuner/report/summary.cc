@@ -117,7 +117,8 @@ std::string what_did_it_choose(const Report& report) {
 
 // Why rounds have no fewer and no more updates.
 std::string reason_of(const UpdatesARound& allowed, const RoundHistory::Times& times) {
-  const int64_t enough = shortest_round(times.exchange_ms, times.update_ms, {.most = kMostUpdatesARound});
+  const UpdatesARound any{.most = kMostUpdatesARound, .delay = allowed.delay};
+  const int64_t enough = shortest_round(times.exchange_ms, times.update_ms, any).updates;
   const std::string wanted =
       fmt::format("At most {} is wanted, for which {}", percent(kShareOfExchange), plural(enough, "update"));
   const std::string_view are = enough == 1 ? "is" : "are";
@@ -131,12 +132,17 @@ std::string reason_of(const UpdatesARound& allowed, const RoundHistory::Times& t
 std::string how_often_does_it_exchange(const Report& report) {
   const RoundChoice& last = report.rounds.runs.back().choice;
   std::string text =
-      fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.updates, "update"),
+      fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.round.updates, "update"),
                   count(last.step), count(last.allowed.least), count(last.allowed.most));
   if (last.exchange_ms && last.update_ms) {
-    text += fmt::format(
-        "An exchange takes {}, which is {} of the updates between; an update takes {}. ", in_ms(*last.exchange_ms),
-        percent(*last.exchange_ms / (static_cast<double>(last.updates) * *last.update_ms)), in_ms(*last.update_ms));
+    const std::string share = percent(share_of_waiting(*last.exchange_ms, *last.update_ms, last.round));
+    std::string beside;
+    if (last.round.delay > 0) {
+      beside = fmt::format("beside which {} {} on, and ranks wait for ", plural(last.round.delay, "update"),
+                           last.round.delay == 1 ? "goes" : "go");
+    }
+    text += fmt::format("An exchange takes {}, {}{} of the updates between; an update takes {}. ",
+                        in_ms(*last.exchange_ms), beside.empty() ? "which is " : beside, share, in_ms(*last.update_ms));
   }
   if (const auto times = report.rounds.deciding()) text += reason_of(last.allowed, *times);
   return text + "A step of this report is an exchange and one update.";

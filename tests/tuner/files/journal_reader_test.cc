@@ -268,23 +268,32 @@ TEST(JournalFile, SaysWhoWroteItAndIsReadWhereItDoesNot) {
 
 TEST(JournalFile, HoldsTheLengthsOfRounds) {
   const std::string text = journal_header(job(), "") + "\n" + journal_line(job().table) + "\n";
-  const RoundChoice first{.step = 1, .updates = 4, .allowed = {.least = 2, .most = 8}};
-  const RoundChoice second{
-      .step = 20, .updates = 8, .allowed = {.least = 2, .most = 8}, .exchange_ms = 30.5, .update_ms = 40};
+  const RoundChoice first{.step = 1, .round = {4}, .allowed = {.least = 2, .most = 8}};
+  const RoundChoice second{.step = 20,
+                           .round = {.updates = 8, .delay = 3},
+                           .allowed = {.least = 2, .most = 8, .delay = {}},
+                           .exchange_ms = 30.5,
+                           .update_ms = 40};
   const auto file = parse_journal(text + journal_line(first) + "\n" + journal_line(second) + "\n");
   ASSERT_TRUE(file.ok()) << file.error().message;
   ASSERT_EQ(file.value().rounds.size(), 2);
-  EXPECT_EQ(file.value().rounds[0].updates, 4);
+  EXPECT_EQ(file.value().rounds[0].round, RoundShape{4});
+  EXPECT_EQ(file.value().rounds[0].allowed.delay, 0);
   EXPECT_FALSE(file.value().rounds[0].exchange_ms);
   EXPECT_EQ(file.value().rounds[1].step, 20);
+  EXPECT_EQ(file.value().rounds[1].round, (RoundShape{8, 3}));
+  EXPECT_FALSE(file.value().rounds[1].allowed.delay);
   EXPECT_EQ(file.value().rounds[1].allowed.least, 2);
   EXPECT_EQ(file.value().rounds[1].exchange_ms, 30.5);
   EXPECT_EQ(file.value().rounds[1].update_ms, 40);
-  RoundChoice wrong = first;
-  wrong.updates = 9;
-  const auto refused = parse_journal(text + journal_line(wrong) + "\n");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("updates"));
+  const auto message = [&](const RoundShape& round) {
+    RoundChoice wrong = first;
+    wrong.round = round;
+    const auto refused = parse_journal(text + journal_line(wrong) + "\n");
+    return refused.ok() ? "" : refused.error().message;
+  };
+  EXPECT_THAT(message({9}), HasSubstr("updates"));
+  EXPECT_THAT(message({.updates = 4, .delay = 4}), HasSubstr("delay"));
 }
 
 TEST(JournalFile, WhyAStrategyCouldNotBePreparedDecidesTheSameAgain) {

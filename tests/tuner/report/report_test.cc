@@ -266,10 +266,10 @@ TEST(Report, OfAnotherVersionsJournalSaysWhatItLacks) {
 }
 
 TEST(Report, OfAJobInRoundsSaysHowOftenItExchangesAndWhy) {
-  const RoundChoice first{.step = 1, .updates = 4, .allowed = {.least = 1, .most = 8}};
+  const RoundChoice first{.step = 1, .round = {4}, .allowed = {.least = 1, .most = 8}};
   RoundChoice second = first;
   second.step = 30;
-  second.updates = 8;
+  second.round.updates = 8;
   second.exchange_ms = 15;
   second.update_ms = 40;
   const std::string text = golden("half_1gbit") + journal_line(first) + "\n";

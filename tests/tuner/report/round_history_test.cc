@@ -29,8 +29,8 @@ using testing::IsEmpty;
 using testing::Not;
 
 constexpr UpdatesARound kAllowed{.least = 2, .most = 8};
-const RoundChoice kFirst{.step = 0, .updates = 4, .allowed = kAllowed};
-const RoundChoice kSecond{.step = 40, .updates = 8, .allowed = kAllowed, .exchange_ms = 30, .update_ms = 50};
+const RoundChoice kFirst{.step = 0, .round = {4}, .allowed = kAllowed};
+const RoundChoice kSecond{.step = 40, .round = {8}, .allowed = kAllowed, .exchange_ms = 30, .update_ms = 50};
 
 JournalFile job_with(const std::vector<RoundChoice>& choices) {
   std::string text = read_file(GRADTUNE_JOURNALS "/half_1gbit.jsonl", 1 << 20).value();
@@ -54,8 +54,8 @@ TEST(RoundHistory, HasTheTimesOfEachRoundAndTheirMedians) {
   const JournalFile journal = job_with({kSecond, kFirst});
   const RoundHistory history = round_history(journal);
   ASSERT_EQ(history.runs.size(), 2U);
-  EXPECT_EQ(history.runs[0].choice.updates, 4);
-  EXPECT_EQ(history.runs[1].choice.updates, 8);
+  EXPECT_EQ(history.runs[0].choice.round.updates, 4);
+  EXPECT_EQ(history.runs[1].choice.round.updates, 8);
   std::vector<double> exchanges[2], shares[2];
   size_t at = 0;
   for (const core::StepReport& report : journal.reports) {
@@ -64,9 +64,10 @@ TEST(RoundHistory, HasTheTimesOfEachRoundAndTheirMedians) {
     const bool is_second = report.step >= 40;
     EXPECT_EQ(round.round, report.step);
     EXPECT_EQ(round.slot, report.slot);
-    EXPECT_EQ(round.updates, is_second ? 8 : 4);
+    EXPECT_EQ(round.shape.updates, is_second ? 8 : 4);
     EXPECT_DOUBLE_EQ(round.exchange_ms, report.step_ms - report.compute_ms_max);
-    EXPECT_DOUBLE_EQ(round.share(), round.exchange_ms / (static_cast<double>(round.updates) * report.compute_ms_max));
+    EXPECT_DOUBLE_EQ(round.share(),
+                     round.exchange_ms / (static_cast<double>(round.shape.updates) * report.compute_ms_max));
     EXPECT_EQ(round.counts, report.finite && !report.excluded);
     if (!round.counts) continue;
     exchanges[is_second].push_back(round.exchange_ms);
@@ -97,13 +98,30 @@ TEST(RoundWords, SayWhyRoundsAreAsLongAsTheyAre) {
   EXPECT_THAT(said(kSecond), HasSubstr("At most 5.0 % is wanted, for which 12 updates are needed, but no more than 8 "
                                        "are allowed."));
   RoundChoice enough = kSecond;
-  enough.updates = 6;
+  enough.round.updates = 6;
   enough.exchange_ms = 15;
   EXPECT_THAT(said(enough), HasSubstr("for which 6 updates are enough."));
   RoundChoice cheap = kSecond;
-  cheap.updates = 2;
+  cheap.round.updates = 2;
   cheap.exchange_ms = 1;
   EXPECT_THAT(said(cheap), HasSubstr("for which 1 update is enough, but no fewer than 2 are allowed."));
+}
+
+TEST(RoundWords, SayWhichUpdatesGoOnBesideAnExchange) {
+  RoundChoice delayed = kSecond;
+  delayed.round = {.updates = 4, .delay = 1};
+  delayed.exchange_ms = 55;
+  delayed.allowed.delay.reset();
+  const Report report = make_report(job_with({kFirst, delayed})).value();
+  EXPECT_THAT(summary(report), HasSubstr("An exchange takes 55.0 ms, beside which 1 update goes on, and ranks wait for "
+                                         "2.5 % of the updates between"));
+  EXPECT_THAT(summary(report), HasSubstr("for which 2 updates are enough"));
+  EXPECT_THAT(rounds_chart(report, 340), HasSubstr(">4 (1)</text>"));
+  EXPECT_THAT(round_length_chart(report, 340), HasSubstr("<title>4 updates: predicted 2.5 %</title>"));
+  for (const RoundTimes& round : report.rounds.rounds) {
+    if (round.round < 40) continue;
+    EXPECT_DOUBLE_EQ(round.share(), std::max(0.0, round.exchange_ms - round.update_ms) / (4 * round.update_ms));
+  }
 }
 
 TEST(RoundsChart, HasADotForEachRoundAndTheWantedShare) {
@@ -145,7 +163,7 @@ TEST(Page, OfVeryManyRoundsAndChangesIsSmall) {
   for (int64_t c = 0; c < 3000; ++c) {
     choices.push_back(kSecond);
     choices.back().step = c;
-    choices.back().updates = 2 + c % 7;
+    choices.back().round.updates = 2 + c % 7;
   }
   EXPECT_LT(to_html(make_report(job_with(choices)).value(), "j").size(), kMostPageBytes);
 }
