@@ -11,10 +11,10 @@
 
 namespace gradtune {
 
-std::string describe_length(const tuner::RoundLength& length, const tuner::RoundLength::Times& times) {
+std::string describe_length(const tuner::RoundLength& length, const tuner::ExchangeTimes& times) {
   const auto [updates, delay] = length.round();
   const double between_ms = static_cast<double>(updates) * times.update_ms;
-  const double waiting_ms = tuner::waiting_ms(times.exchange_ms, times.update_ms, delay);
+  const double waiting_ms = times.waiting_ms(delay);
   char delayed[100] = "", text[300];
   if (delay > 0) {
     std::snprintf(delayed, sizeof delayed, ", %.1f ms of them beside %lld update%s", times.exchange_ms - waiting_ms,
@@ -107,14 +107,12 @@ void Rounds::averaged(const core::StepReport& report) {
   }
 }
 
-void Rounds::note(const std::optional<tuner::RoundLength::Times>& times) {
-  tuner::RoundChoice choice{.step = session_.step(), .round = length_.round(), .allowed = length_.allowed()};
-  if (times) {
-    ++choice.step;  // the round under way had its updates
-    choice.exchange_ms = times->exchange_ms;
-    choice.update_ms = times->update_ms;
-  }
-  session_.note(choice);
+void Rounds::note(const std::optional<tuner::ExchangeTimes>& times) {
+  // Once there are times, the round under way had its updates.
+  session_.note({.step = session_.step() + (times ? 1 : 0),
+                 .round = length_.round(),
+                 .allowed = length_.allowed(),
+                 .times = times});
 }
 
 void Rounds::save_checkpoint(const std::string& folder) {

@@ -58,7 +58,7 @@ class Rounds {
   void begin_exchange(int64_t delay);
   void begin_round();
   void averaged(const core::StepReport& report);
-  void note(const std::optional<tuner::RoundLength::Times>& times);
+  void note(const std::optional<tuner::ExchangeTimes>& times);
 
   Session& session_;
   OuterStep outer_;
@@ -71,6 +71,6 @@ class Rounds {
 };
 
 // A line for people about a new length of rounds.
-std::string describe_length(const tuner::RoundLength& length, const tuner::RoundLength::Times& times);
+std::string describe_length(const tuner::RoundLength& length, const tuner::ExchangeTimes& times);
 
 }  // namespace gradtune

@@ -76,6 +76,7 @@ class StepClock {
     return {.step_ms = step_ms_ + std::exchange(hidden_ms_, 0),
             .compute_ms = step_ms_ - others_ms,
             .comm_ms = last_.comm_ms,
+            .work_ms = last_.encode_ms + last_.decode_ms + static_cast<double>(own_ns_) * 1e-6,
             .updates = std::exchange(updates_, 1)};
   }
 

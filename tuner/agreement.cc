@@ -36,7 +36,8 @@ enum Position : size_t {
   kAlikeHigh = 24,    // pair
   kAlikeLow = 26,     // pair
   kExcessValue = 28,  // the same share, and the bucket's value
-  kUsed = 29,
+  kWorkMs = 29,
+  kUsed = 30,
 };
 static_assert(kUsed == kControlWords);
 
@@ -93,6 +94,8 @@ constexpr Reduced kReduced[] = {
     {kSlowest,
      [](const LocalStep& local) { return is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1; },
      [](double value, core::StepReport& report) { report.slowest_rank = slowest_rank(value); }},
+    {kWorkMs, [](const LocalStep& local) { return is_time(local.work_ms) ? local.work_ms : 0; },
+     [](double value, core::StepReport& report) { report.work_ms = value; }},
     {kCommMs,
      [](const LocalStep& local) { return is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs; },
      [](double value, core::StepReport& report) { report.comm_ms = value > kNoMs ? std::max(0.0, -value) : 0; }},

@@ -47,6 +47,7 @@ struct LocalStep {
   double step_ms = 0;
   double compute_ms = 0;
   double comm_ms = 0;        // time of all collectives; 0: there were none
+  double work_ms = 0;        // work on gradients on the training thread
   int64_t updates = 1;       // of the program in the step, the same on all ranks; more than 1 in rounds
   int32_t rank = 0;          // this rank
   core::Excess excess = {};  // of the step before, if it was finite on all ranks
@@ -69,12 +70,13 @@ inline constexpr auto kLocalStepFields = std::tuple{
     core::Field{"finite", &LocalStep::finite, core::FieldKind::flag},
     core::Field{"excluded", &LocalStep::excluded, core::FieldKind::flag},
     core::Field{"updates", &LocalStep::updates, core::FieldKind::step, /*is_optional=*/true},
+    core::Field{"work_ms", &LocalStep::work_ms, core::FieldKind::ms, /*is_optional=*/true},
 };
 
 // The control word. It is reduced over ranks by maximum, element by element. Values whose minimum matters too are
 // also sent negated. All values are exact in a double. An invalid time counts as 0, and a step without a time is
 // excluded.
-constexpr int kControlWords = 29;
+constexpr int kControlWords = 30;
 using ControlWord = std::array<double, kControlWords>;
 
 // The content of the reduced word, which is the same on every rank.

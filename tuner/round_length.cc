@@ -15,48 +15,53 @@ constexpr double kMargin = 1.1;  // of an exchange, when its delay is chosen
 
 int64_t most_delay(int64_t updates, const UpdatesARound& allowed) { return allowed.delay.value_or(updates / 2); }
 
-bool has_its_share(double exchange_ms, double update_ms, const RoundShape& round) {
-  return waiting_ms(exchange_ms, update_ms, round.delay) <=
-         kShareOfExchange * update_ms * static_cast<double>(round.updates);
+bool has_its_share(const ExchangeTimes& times, const RoundShape& round) {
+  return times.waiting_ms(round.delay) <= kShareOfExchange * times.update_ms * static_cast<double>(round.updates);
+}
+
+// The smallest whole number that is not below `value`; `most` if that is above it, or if `value` is no number.
+int64_t rounded_up(double value, int64_t most) {
+  const double up = std::ceil(value);
+  return up < static_cast<double>(most) ? std::max<int64_t>(0, static_cast<int64_t>(up)) : most;
 }
 
 }  // namespace
 
-double waiting_ms(double exchange_ms, double update_ms, int64_t delay) {
-  return std::max(0.0, exchange_ms - static_cast<double>(delay) * update_ms);
+double ExchangeTimes::waiting_ms(int64_t delay) const {
+  const double work = std::clamp(work_ms, 0.0, std::max(0.0, exchange_ms));
+  return work + std::max(0.0, exchange_ms - work - static_cast<double>(delay) * update_ms);
 }
 
-RoundShape with_least_delay(double exchange_ms, double update_ms, int64_t updates, const UpdatesARound& allowed) {
+double ExchangeTimes::share_of_waiting(const RoundShape& round) const {
+  return waiting_ms(round.delay) / (static_cast<double>(round.updates) * update_ms);
+}
+
+RoundShape with_least_delay(const ExchangeTimes& times, int64_t updates, const UpdatesARound& allowed) {
   const int64_t most = most_delay(updates, allowed);
-  const double beyond_ms = exchange_ms - kShareOfExchange * update_ms * static_cast<double>(updates);
   if (allowed.delay) return {.updates = updates, .delay = most};
-  if (beyond_ms <= 0) return {.updates = updates};
-  const double delay = std::ceil(beyond_ms / update_ms);
-  return {.updates = updates, .delay = delay < static_cast<double>(most) ? static_cast<int64_t>(delay) : most};
+  const double share_ms = kShareOfExchange * times.update_ms * static_cast<double>(updates);
+  const double hidden_ms = times.exchange_ms - std::max(share_ms, times.work_ms);
+  return {.updates = updates, .delay = hidden_ms > 0 ? rounded_up(hidden_ms / times.update_ms, most) : 0};
 }
 
-RoundShape shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed) {
-  const auto with_delay = [&](int64_t updates) { return with_least_delay(exchange_ms, update_ms, updates, allowed); };
-  if (exchange_ms <= 0) return with_delay(allowed.least);
-  // A chosen delay hides at most this share of the updates.
-  const double hidden = allowed.delay ? 0 : 0.5,
-               always_ms = waiting_ms(exchange_ms, update_ms, allowed.delay.value_or(0));
-  const double updates = std::ceil(always_ms / ((kShareOfExchange + hidden) * update_ms));
-  if (!(updates < static_cast<double>(allowed.most))) return with_delay(allowed.most);
-  int64_t enough = std::max(allowed.least, static_cast<int64_t>(updates));
+RoundShape shortest_round(const ExchangeTimes& times, const UpdatesARound& allowed) {
+  if (times.exchange_ms <= 0) return with_least_delay(times, allowed.least, allowed);
+  // Ranks always wait for `always_ms`, and a chosen delay hides at most half of the updates.
+  const double always_ms = times.waiting_ms(allowed.delay.value_or(kMostUpdatesARound));
+  const double hidden = allowed.delay ? 0 : 0.5, all_ms = allowed.delay ? always_ms : times.exchange_ms;
+  int64_t updates = std::max({allowed.least, rounded_up(always_ms / (kShareOfExchange * times.update_ms), allowed.most),
+                              rounded_up(all_ms / ((kShareOfExchange + hidden) * times.update_ms), allowed.most)});
   // Half of an odd number is rounded down, so one more update may be needed.
-  while (!allowed.delay && enough < allowed.most &&
-         !has_its_share(exchange_ms, update_ms, {.updates = enough, .delay = most_delay(enough, allowed)})) {
-    ++enough;
+  while (updates < allowed.most && !has_its_share(times, {.updates = updates, .delay = most_delay(updates, allowed)})) {
+    ++updates;
   }
-  return with_delay(enough);
+  return with_least_delay(times, updates, allowed);
 }
 
 RoundLength::RoundLength(const UpdatesARound& allowed, const RoundShape& first)
     : allowed_(allowed), round_{.updates = std::clamp(first.updates, allowed.least, allowed.most)} {
   round_.delay = allowed.delay ? *allowed.delay : std::clamp<int64_t>(first.delay, 0, round_.updates / 2);
-  exchange_ms_.reserve(kRounds);
-  update_ms_.reserve(kRounds);
+  for (auto* times : {&exchange_ms_, &update_ms_, &work_ms_}) times->reserve(kRounds);
 }
 
 // A delay that is too short is changed at once, and so is one that is not needed.
@@ -66,17 +71,20 @@ bool RoundLength::is_near(const RoundShape& wanted) const {
   return wanted.delay <= round_.delay && 5 * (round_.delay - wanted.delay) <= round_.updates;
 }
 
-std::optional<RoundLength::Times> RoundLength::learn(const core::StepReport& report) {
+std::optional<ExchangeTimes> RoundLength::learn(const core::StepReport& report) {
   if (report.excluded || !report.finite) return std::nullopt;
   exchange_ms_.push_back(report.step_ms - report.compute_ms_max);
   update_ms_.push_back(report.compute_ms_max);
+  work_ms_.push_back(report.work_ms);
   if (exchange_ms_.size() < kRounds) return std::nullopt;
-  const Times times{.exchange_ms = core::median(exchange_ms_), .update_ms = core::median(update_ms_)};
-  exchange_ms_.clear();
-  update_ms_.clear();
-  if (is_near(shortest_round(times.exchange_ms, times.update_ms, allowed_))) return std::nullopt;
+  const ExchangeTimes times{.exchange_ms = core::median(exchange_ms_),
+                            .update_ms = core::median(update_ms_),
+                            .work_ms = core::median(work_ms_)};
+  for (auto* of_rounds : {&exchange_ms_, &update_ms_, &work_ms_}) of_rounds->clear();
+  if (is_near(shortest_round(times, allowed_))) return std::nullopt;
+  const double margin = allowed_.delay ? 1 : kMargin;
   const RoundShape before = round_;
-  round_ = shortest_round((allowed_.delay ? 1 : kMargin) * times.exchange_ms, times.update_ms, allowed_);
+  round_ = shortest_round({margin * times.exchange_ms, times.update_ms, margin * times.work_ms}, allowed_);
   return round_ == before ? std::nullopt : std::optional(times);
 }
 

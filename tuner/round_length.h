@@ -30,22 +30,32 @@ struct RoundShape {
   bool operator==(const RoundShape&) const = default;
 };
 
-// The time for which ranks wait for an exchange that is under way during `delay` updates.
-double waiting_ms(double exchange_ms, double update_ms, int64_t delay);
+// The times of an exchange and of an update, on the slowest rank.
+struct ExchangeTimes {
+  double exchange_ms = 0;  // from its begin to its end
+  double update_ms = 0;
+  double work_ms = 0;  // the part of the exchange that the training thread does, which no update can hide
 
-// A round of that many updates, with the smallest allowed delay with which waiting has its share, or else the largest.
-RoundShape with_least_delay(double exchange_ms, double update_ms, int64_t updates, const UpdatesARound& allowed);
+  // The time for which ranks wait for an exchange that is under way during `delay` updates.
+  double waiting_ms(int64_t delay) const;
+  // The same as a share of a round's updates; infinite for updates without time.
+  double share_of_waiting(const RoundShape& round) const;
+};
+
+// A round of that many updates, with the smallest allowed delay with which waiting has its share. If there is none, the
+// one after which ranks wait least.
+RoundShape with_least_delay(const ExchangeTimes& times, int64_t updates, const UpdatesARound& allowed);
 
 // The smallest allowed number of updates for which waiting has its share, with the smallest delay; the largest number
 // if there is none.
-RoundShape shortest_round(double exchange_ms, double update_ms, const UpdatesARound& allowed);
+RoundShape shortest_round(const ExchangeTimes& times, const UpdatesARound& allowed);
 
 // A round that was chosen, and the medians that decided it.
 struct RoundChoice {
   int64_t step = 0;  // of the session: the first one with such rounds
   RoundShape round = {};
   UpdatesARound allowed = {};
-  std::optional<double> exchange_ms = {}, update_ms = {};  // none at the beginning
+  std::optional<ExchangeTimes> times = {};  // none at the beginning
 };
 
 class RoundLength {
@@ -59,21 +69,17 @@ class RoundLength {
   const RoundShape& round() const { return round_; }
   const UpdatesARound& allowed() const { return allowed_; }
 
-  // The medians that decided last.
-  struct Times {
-    double exchange_ms = 0, update_ms = 0;
-  };
   // Takes the report of a round, in which times are those of one update and the whole exchange (core::with_one_update).
-  // Returns the times if the round changes now. Noise has no effect: the number of updates changes by more than a fifth
-  // or not at all, and a chosen delay has a margin.
-  std::optional<Times> learn(const core::StepReport& report);
+  // Returns the medians if the round changes now. Noise has no effect: the number of updates changes by more than a
+  // fifth or not at all, and a chosen delay has a margin.
+  std::optional<ExchangeTimes> learn(const core::StepReport& report);
 
  private:
   bool is_near(const RoundShape& wanted) const;
 
   UpdatesARound allowed_;
   RoundShape round_;
-  std::vector<double> exchange_ms_, update_ms_;  // of the rounds since the last decision
+  std::vector<double> exchange_ms_, update_ms_, work_ms_;  // of the rounds since the last decision
 };
 
 }  // namespace gradtune::tuner

@@ -112,6 +112,7 @@ void StepProtocol::end_step(const Times& times) {
             .step_ms = times.step_ms,
             .compute_ms = times.compute_ms,
             .comm_ms = times.comm_ms,
+            .work_ms = times.work_ms,
             .updates = times.updates,
             .rank = rank_,
             .excess = std::exchange(excess_, {}),

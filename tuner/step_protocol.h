@@ -67,7 +67,7 @@ class StepProtocol {
   // The time of the step under way, or of the next one, does not show the speed of the strategy.
   void exclude() { excluded_ = true; }
   struct Times {
-    double step_ms = 0, compute_ms = 0, comm_ms = 0;  // as in LocalStep
+    double step_ms = 0, compute_ms = 0, comm_ms = 0, work_ms = 0;  // as in LocalStep
     int64_t updates = 1;
   };
   void end_step(const Times& times);

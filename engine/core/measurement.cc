@@ -30,8 +30,8 @@ namespace {
 
 // Does not compile if the list lacks a member.
 [[maybe_unused]] void count_members(const StepReport& report) {
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = report;
-  static_assert(std::tuple_size_v<decltype(kStepReportFields)> == 12);
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = report;
+  static_assert(std::tuple_size_v<decltype(kStepReportFields)> == 13);
 }
 
 }  // namespace

@@ -51,6 +51,9 @@ struct StepReport {
   // The total time of all collectives, on the rank where it was least: on the others it includes waiting for a peer.
   // Under one strategy, changes of this come from the link. 0: there were no collectives.
   double comm_ms = 0;
+  // The most that a rank's training thread worked on gradients in the step, which it can not hide: copies, compression
+  // and decompression there. 0: not known.
+  double work_ms = 0;
   Excess excess = {};     // the worst on any rank
   bool finite = true;     // no rank met a NaN or Inf in a gradient
   bool excluded = false;  // evaluation, checkpoint, skipped update, or preparation of a strategy: not to be scored
@@ -74,6 +77,7 @@ inline constexpr auto kStepReportFields = std::tuple{
     Field{"compute_ms_min", &StepReport::compute_ms_min, FieldKind::ms},
     Field{"slowest_rank", &StepReport::slowest_rank, FieldKind::rank, /*is_optional=*/true},
     Field{"comm_ms", &StepReport::comm_ms, FieldKind::ms, /*is_optional=*/true},
+    Field{"work_ms", &StepReport::work_ms, FieldKind::ms, /*is_optional=*/true},
     Field{"finite", &StepReport::finite, FieldKind::flag},
     Field{"excluded", &StepReport::excluded, FieldKind::flag},
     Field{"prepared", &StepReport::prepared, FieldKind::flag},

@@ -83,9 +83,9 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefusedByNameAndNothingIsChanged) {
                 AllOf(HasSubstr("rank 0"), HasSubstr("was changed: its checksum is another")));
     EXPECT_THAT(refusal([&](const std::string& folder) {
                   rewrite(path(folder) + "/checkpoint.json",
-                          [](std::string& text) { text.replace(text.find("checkpoint/4"), 12, "checkpoint/2"); });
+                          [](std::string& text) { text.replace(text.find("checkpoint/5"), 12, "checkpoint/2"); });
                 }),
-                HasSubstr("\"gradtune.checkpoint/4\" is needed, found \"gradtune.checkpoint/2\""));
+                HasSubstr("\"gradtune.checkpoint/5\" is needed, found \"gradtune.checkpoint/2\""));
     {
       auto other = make_mlp(1, /*width=*/32);
       torch::optim::SGD sgd(other->parameters(), 0.1);

@@ -333,7 +333,7 @@ TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {
   });
   const tuner::JournalFile file = tuner::read_journal(path).value();  // it replaced that of the dense steps
   ASSERT_FALSE(file.rounds.empty());
-  EXPECT_FALSE(file.rounds.front().exchange_ms);
+  EXPECT_FALSE(file.rounds.front().times);
   for (const tuner::RoundChoice& choice : file.rounds) {
     EXPECT_EQ(choice.allowed.least, 2);
     EXPECT_EQ(choice.allowed.most, 6);

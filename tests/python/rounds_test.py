@@ -28,7 +28,8 @@ def begun(updates: int, **options: Any) -> tuple[Any, Any]:
         dist.init_process_group("gloo")
     model = rounds.new_model()
     inner = torch.optim.AdamW(model.parameters(), 0.01)
-    optimizer = gradtune.rounds(inner, model, least=updates, most=updates, dense_steps=5, **{**EXACT, **options})
+    shape: dict[str, Any] = {"least": updates, "most": updates, "delay": 0, "dense_steps": 5}
+    optimizer = gradtune.rounds(inner, model, **{**shape, **EXACT, **options})
     for step in range(5):
         assert optimizer.round_progress().synchronous
         rounds.update(model, optimizer, dist.get_rank(), step)
@@ -95,7 +96,7 @@ def checkpoints(folder: str) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for kind, dense_steps in (("rounds", 5), ("synchronous", 1_000_000)):
         model = rounds.new_model()
-        given = {"most": 3, "least": 3, "dense_steps": dense_steps, **lossy}
+        given = {"most": 3, "least": 3, "delay": 1, "dense_steps": dense_steps, **lossy}
         optimizer = gradtune.rounds(torch.optim.AdamW(model.parameters(), 0.01), model, **given)
         train(model, optimizer, 0, 20)
         path = str(Path(folder, kind))
@@ -190,6 +191,7 @@ def refusals() -> dict[str, str]:
     options: dict[str, dict[str, Any]] = {
         "most": {"most": 0},
         "least": {"least": 9},
+        "delay": {"delay": 1},
         "dense_steps": {"dense_steps": 0},
         "outer_lr": {"outer_lr": 0.0},
         "outer_momentum": {"outer_momentum": 1.0},
@@ -247,6 +249,7 @@ class RoundsTest(unittest.TestCase):
         (told,) = ranks.must_run(refusals, 1)
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
+        self.assertIn("delay is 1; allowed is 0, or a number of updates below least", told["delay"])
         self.assertIn("dense_steps is 0; allowed is", told["dense_steps"])
         self.assertIn("outer_lr is 0; allowed is", told["outer_lr"])
         self.assertIn("outer_momentum is 1; allowed is", told["outer_momentum"])

@@ -67,13 +67,14 @@ class Ranks {
 
 TEST(Agreement, NamesWhoComputesLongestAndWhatCollectivesTookWithoutWaiting) {
   Ranks job(3);
-  job.locals[0] = {.step = 7, .step_ms = 100, .compute_ms = 60, .comm_ms = 55, .rank = 0};
-  job.locals[1] = {.step = 7, .step_ms = 100, .compute_ms = 75.5, .comm_ms = 30.25, .rank = 1};
+  job.locals[0] = {.step = 7, .step_ms = 100, .compute_ms = 60, .comm_ms = 55, .work_ms = 3, .rank = 0};
+  job.locals[1] = {.step = 7, .step_ms = 100, .compute_ms = 75.5, .comm_ms = 30.25, .work_ms = 4.5, .rank = 1};
   job.locals[2] = {.step = 7, .step_ms = 100, .compute_ms = 70, .comm_ms = 0, .rank = 2};  // it took part in none
   job.agreed_step();
   const core::StepReport report = job.agreed_step().report;
   EXPECT_EQ(report.slowest_rank, 1);
   EXPECT_EQ(report.comm_ms, 30.25);
+  EXPECT_EQ(report.work_ms, 4.5);
   for (LocalStep& local : job.locals) local.comm_ms = 0;
   EXPECT_EQ(job.agreed_step().report.comm_ms, 0);
 }

@@ -10,43 +10,50 @@
 namespace gradtune::tuner {
 namespace {
 
-core::StepReport report(double exchange_ms, double update_ms) {
-  return {.step_ms = update_ms + exchange_ms, .compute_ms_max = update_ms};
+core::StepReport report(double exchange_ms, double update_ms, double work_ms = 0) {
+  return {.step_ms = update_ms + exchange_ms, .compute_ms_max = update_ms, .work_ms = work_ms};
 }
 
 // Reports until a decision may be made; returns the times that were given at the last one.
-std::optional<RoundLength::Times> learn(RoundLength& length, const core::StepReport& of) {
-  std::optional<RoundLength::Times> times;
+std::optional<ExchangeTimes> learn(RoundLength& length, const core::StepReport& of) {
+  std::optional<ExchangeTimes> times;
   for (size_t round = 0; round < RoundLength::kRounds; ++round) times = length.learn(of);
   return times;
 }
 
 // The definition: the smallest number of updates, and for it the smallest delay, with which waiting has its share.
-RoundShape by_trying_all(double exchange_ms, double update_ms, const UpdatesARound& allowed) {
+RoundShape by_trying_all(const ExchangeTimes& times, const UpdatesARound& allowed) {
   for (int64_t updates = allowed.least; updates <= allowed.most; ++updates) {
     for (int64_t delay = allowed.delay.value_or(0); delay <= allowed.delay.value_or(updates / 2); ++delay) {
-      const double waits_ms = std::max(0.0, exchange_ms - static_cast<double>(delay) * update_ms);
-      if (waits_ms <= kShareOfExchange * update_ms * static_cast<double>(updates)) return {updates, delay};
+      const double travels_ms = times.exchange_ms - times.work_ms;
+      const double waits_ms = times.work_ms + std::max(0.0, travels_ms - static_cast<double>(delay) * times.update_ms);
+      if (waits_ms <= kShareOfExchange * times.update_ms * static_cast<double>(updates)) return {updates, delay};
     }
   }
-  return {allowed.most, allowed.delay.value_or(allowed.most / 2)};
+  return with_least_delay(times, allowed.most, allowed);
 }
 
 TEST(ShortestRound, HasTheLeastUpdatesAndThenTheLeastDelayWithWhichWaitingHasItsShare) {
   for (double exchange_ms = 0.013; exchange_ms < 2000; exchange_ms *= 1.07) {
     for (const double update_ms : {1.0, 7.0, 40.0}) {
-      for (const int64_t most : {4, 5, 8, 64}) {
-        for (const int64_t least : {1, 4}) {
-          for (const auto& delay : {std::optional<int64_t>(), std::optional<int64_t>(0), std::optional<int64_t>(3)}) {
-            if (delay.value_or(0) >= std::max<int64_t>(least, 1)) continue;
-            const UpdatesARound allowed{.least = least, .most = most, .delay = delay};
-            EXPECT_EQ(shortest_round(exchange_ms, update_ms, allowed), by_trying_all(exchange_ms, update_ms, allowed))
-                << exchange_ms << ' ' << update_ms << ' ' << least << ' ' << most;
+      for (const double work : {0.0, 0.07, 0.5}) {
+        const ExchangeTimes times{exchange_ms, update_ms, work * exchange_ms};
+        for (const int64_t most : {4, 5, 8, 64}) {
+          for (const UpdatesARound& allowed : {UpdatesARound{1, most, {}}, UpdatesARound{4, most, {}},
+                                               UpdatesARound{1, most, 0}, UpdatesARound{4, most, 3}}) {
+            EXPECT_EQ(shortest_round(times, allowed), by_trying_all(times, allowed))
+                << exchange_ms << ' ' << update_ms << ' ' << work << ' ' << allowed.least << ' ' << most;
           }
         }
       }
     }
   }
+}
+
+TEST(ShortestRound, WithoutEnoughUpdatesHasTheLeastDelayWithWhichRanksWaitLeast) {
+  EXPECT_EQ(shortest_round({100, 10}, {.most = 8, .delay = {}}), (RoundShape{8, 4}));
+  EXPECT_EQ(shortest_round({35, 10, 10}, {.most = 8, .delay = {}}), (RoundShape{8, 3}));  // the work never hides
+  EXPECT_EQ(shortest_round({10, 10, 10}, {.most = 8, .delay = {}}), (RoundShape{8, 0}));
 }
 
 TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) {
@@ -56,7 +63,7 @@ TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) 
         int64_t expected = 1;
         while (expected < most && exchange_ms > kShareOfExchange * update_ms * static_cast<double>(expected))
           ++expected;
-        EXPECT_EQ(shortest_round(exchange_ms, update_ms, {.most = most}), RoundShape{expected})
+        EXPECT_EQ(shortest_round({exchange_ms, update_ms}, {.most = most}), RoundShape{expected})
             << exchange_ms << ' ' << update_ms << ' ' << most;
       }
     }
@@ -66,12 +73,12 @@ TEST(ShortestRound, IsTheLeastNumberOfUpdatesThatAnExchangeMayTakeATwentiethOf) 
 TEST(ShortestRound, IsTheLongestOneForUpdatesWithoutTimeAndOneForExchangesWithoutTime) {
   for (const auto& delay : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
     const UpdatesARound allowed{.most = 32, .delay = delay};
-    EXPECT_EQ(shortest_round(1, 0, allowed).updates, 32);
-    EXPECT_EQ(shortest_round(0, 0, allowed), RoundShape{1});
-    EXPECT_EQ(shortest_round(-1, 10, allowed), RoundShape{1});
-    EXPECT_EQ(shortest_round(1e300, 1e-300, allowed).updates, 32);
+    EXPECT_EQ(shortest_round({1, 0}, allowed).updates, 32);
+    EXPECT_EQ(shortest_round({0, 0}, allowed), RoundShape{1});
+    EXPECT_EQ(shortest_round({-1, 10}, allowed), RoundShape{1});
+    EXPECT_EQ(shortest_round({1e300, 1e-300}, allowed).updates, 32);
   }
-  EXPECT_EQ(shortest_round(1e300, 1e-300, {.most = 32, .delay = {}}).delay, 16);
+  EXPECT_EQ(shortest_round({1e300, 1e-300}, {.most = 32, .delay = {}}).delay, 16);
 }
 
 TEST(RoundLength, FollowsTheMediansOfItsRounds) {
@@ -121,6 +128,8 @@ TEST(RoundLength, WithADelayRoundsAreShort) {
   learn(delayed, report(40, 20));
   EXPECT_EQ(blocking.round(), (RoundShape{40, 0}));
   EXPECT_EQ(delayed.round(), (RoundShape{4, 2}));
+  ASSERT_TRUE(learn(delayed, report(40, 20, /*work_ms=*/9)));  // 9 updates, and a margin
+  EXPECT_EQ(delayed.round(), (RoundShape{10, 2}));
 }
 
 TEST(RoundLength, FewSlowRoundsHaveNoEffect) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of a checkpoint (schema "gradtune.checkpoint/4"). A folder holds one checkpoint: a file for each rank,
+// The files of a checkpoint (schema "gradtune.checkpoint/5"). A folder holds one checkpoint: a file for each rank,
 // and `checkpoint.json`, which names them. A rank's file is a line of JSON, then its sections one after the other as
 // bytes (little-endian). The line gives their lengths and checksums, and every byte is covered. There is no pickle,
 // and nothing is executed.
@@ -20,7 +20,7 @@
 
 namespace gradtune::tuner {
 
-constexpr std::string_view kCheckpointSchema = "gradtune.checkpoint/4";
+constexpr std::string_view kCheckpointSchema = "gradtune.checkpoint/5";
 constexpr std::string_view kManifestName = "checkpoint.json";
 
 // The data that all files of a checkpoint share.

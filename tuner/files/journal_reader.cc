@@ -325,7 +325,7 @@ class Parser {
 
   void read_rounds(const JsonValue& value) {
     const JsonObject& line = in_.object(value, where_, {"kind", "step", "updates", "least", "most"},
-                                        {"delay", "chooses_delay", "exchange_ms", "update_ms"});
+                                        {"delay", "chooses_delay", "exchange_ms", "update_ms", "work_ms"});
     if (!in_.ok()) return;
     RoundChoice choice{.step = integer(line, "step", 0, kMostSteps)};
     choice.allowed.most = integer(line, "most", 1, kMostUpdatesARound);
@@ -334,8 +334,10 @@ class Parser {
     if (has(line, "delay")) choice.round.delay = integer(line, "delay", 0, choice.round.updates - 1);
     choice.allowed.delay = choice.round.delay;
     if (has(line, "chooses_delay") && flag(line, "chooses_delay")) choice.allowed.delay.reset();
-    if (has(line, "exchange_ms")) choice.exchange_ms = number(line, "exchange_ms");
-    if (has(line, "update_ms")) choice.update_ms = number(line, "update_ms");
+    if (has(line, "exchange_ms") && has(line, "update_ms")) {
+      choice.times = {number(line, "exchange_ms"), number(line, "update_ms")};
+      if (has(line, "work_ms")) choice.times->work_ms = number(line, "work_ms");
+    }
     file_.rounds.push_back(choice);
   }
 

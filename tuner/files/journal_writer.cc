@@ -151,8 +151,11 @@ std::string journal_line(const RoundChoice& choice) {
                     {"most", choice.allowed.most}};
   if (choice.round.delay > 0) line["delay"] = choice.round.delay;
   if (!choice.allowed.delay) line["chooses_delay"] = true;
-  if (choice.exchange_ms) line["exchange_ms"] = *choice.exchange_ms;
-  if (choice.update_ms) line["update_ms"] = *choice.update_ms;
+  if (choice.times) {
+    line["exchange_ms"] = choice.times->exchange_ms;
+    line["update_ms"] = choice.times->update_ms;
+    line["work_ms"] = choice.times->work_ms;
+  }
   return dump(line);
 }
 

@@ -6,7 +6,7 @@
 // restores the old one. No part of a tuner's or a policy's state can be forgotten, and the digest shows if it
 // decided the same.
 //
-// A step takes 33 bytes, and a few more if something changed; 10^6 steps are replayed in half a second. After
+// A step takes 41 bytes, and a few more if something changed; 10^6 steps are replayed in half a second. After
 // kMostReports steps (35 MB) the log drops everything and says so. Tuning then begins anew when the job is restored.
 #pragma once
 

@@ -221,18 +221,19 @@ std::string rounds_part(const Report& report) {
   }
   std::vector<Cells> rows;
   for (const RoundsRun& run : last_of(history.runs, kMostEvents, "changes", text)) {
-    const auto& [choice, rounds, exchange_ms, update_ms, share] = run;
-    const auto cell = [](const std::optional<double>& ms) { return ms ? number(*ms) : std::string("-"); };
-    std::string predicted = "-";
-    if (choice.exchange_ms && choice.update_ms) {
-      predicted = percent(share_of_waiting(*choice.exchange_ms, *choice.update_ms, choice.round));
-    }
+    const auto& [choice, rounds, times, share] = run;
+    const auto cell = [](const std::optional<ExchangeTimes>& of, double ExchangeTimes::*ms) {
+      return of ? number((*of).*ms) : std::string("-");
+    };
+    const std::string predicted = choice.times ? percent(choice.times->share_of_waiting(choice.round)) : "-";
     rows.push_back({count(choice.step), count(choice.round.updates), count(choice.round.delay),
-                    cell(choice.exchange_ms), cell(choice.update_ms), predicted, count(rounds), cell(exchange_ms),
-                    cell(update_ms), share ? percent(*share) : "-"});
+                    cell(choice.times, &ExchangeTimes::exchange_ms), cell(choice.times, &ExchangeTimes::update_ms),
+                    predicted, count(rounds), cell(times, &ExchangeTimes::exchange_ms),
+                    cell(times, &ExchangeTimes::work_ms), cell(times, &ExchangeTimes::update_ms),
+                    share ? percent(*share) : "-"});
   }
   return text + table({"#since round", "#updates", "#delay", "#exchange ms before", "#update ms before",
-                       "#predicted share", "#rounds", "#exchange ms", "#update ms", "#measured share"},
+                       "#predicted share", "#rounds", "#exchange ms", "#own work ms", "#update ms", "#measured share"},
                       rows);
 }
 

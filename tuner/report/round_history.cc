@@ -11,16 +11,9 @@
 
 namespace gradtune::tuner {
 
-double share_of_waiting(double exchange_ms, double update_ms, const RoundShape& round) {
-  return waiting_ms(exchange_ms, update_ms, round.delay) / (static_cast<double>(round.updates) * update_ms);
-}
-
-std::optional<RoundHistory::Times> RoundHistory::deciding() const {
+std::optional<ExchangeTimes> RoundHistory::deciding() const {
   if (runs.empty()) return std::nullopt;
-  const RoundsRun& last = runs.back();
-  if (last.choice.exchange_ms && last.choice.update_ms) return Times{*last.choice.exchange_ms, *last.choice.update_ms};
-  if (last.exchange_ms && last.update_ms) return Times{*last.exchange_ms, *last.update_ms};
-  return std::nullopt;
+  return runs.back().choice.times ? runs.back().choice.times : runs.back().times;
 }
 
 RoundHistory round_history(const JournalFile& journal) {
@@ -36,27 +29,31 @@ RoundHistory round_history(const JournalFile& journal) {
     if (report.step < choices.front().step || !(report.step_ms > 0) || !seen.insert(report.step).second) continue;
     history.rounds.push_back({.round = report.step,
                               .slot = report.slot,
-                              .exchange_ms = std::max(report.step_ms - report.compute_ms_max, 0.0),
-                              .update_ms = report.compute_ms_max,
+                              .times = {.exchange_ms = std::max(report.step_ms - report.compute_ms_max, 0.0),
+                                        .update_ms = report.compute_ms_max,
+                                        .work_ms = report.work_ms},
                               .counts = report.finite && !report.excluded});
   }
   std::ranges::stable_sort(history.rounds, {}, &RoundTimes::round);
 
   size_t at = 0;
-  std::vector<std::vector<double>> exchanges(history.runs.size()), updates = exchanges, shares = exchanges;
+  std::vector<std::vector<double>> exchanges(history.runs.size()), updates = exchanges, works = exchanges,
+                                                                   shares = exchanges;
   for (RoundTimes& round : history.rounds) {
     while (at + 1 < history.runs.size() && history.runs[at + 1].choice.step <= round.round) ++at;
     round.shape = history.runs[at].choice.round;
     if (!round.counts) continue;
     ++history.runs[at].rounds;
-    exchanges[at].push_back(round.exchange_ms);
-    updates[at].push_back(round.update_ms);
+    exchanges[at].push_back(round.times.exchange_ms);
+    updates[at].push_back(round.times.update_ms);
+    works[at].push_back(round.times.work_ms);
     if (std::isfinite(round.share())) shares[at].push_back(round.share());
   }
   for (size_t r = 0; r < history.runs.size(); ++r) {
     RoundsRun& run = history.runs[r];
-    if (!exchanges[r].empty()) run.exchange_ms = core::median(exchanges[r]);
-    if (!updates[r].empty()) run.update_ms = core::median(updates[r]);
+    if (!exchanges[r].empty()) {
+      run.times = {core::median(exchanges[r]), core::median(updates[r]), core::median(works[r])};
+    }
     if (!shares[r].empty()) run.share = core::median(shares[r]);
   }
   return history;

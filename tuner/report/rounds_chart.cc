@@ -107,9 +107,7 @@ std::string round_length_chart(const Report& report, double width) {
   const auto times = report.rounds.deciding();
   if (!times || !(times->exchange_ms > 0) || !(times->update_ms > 0)) return "";
   const RoundChoice& choice = report.rounds.runs.back().choice;
-  const auto predicted = [&](const RoundShape& round) {
-    return 100 * share_of_waiting(times->exchange_ms, times->update_ms, round);
-  };
+  const auto predicted = [&](const RoundShape& round) { return 100 * times->share_of_waiting(round); };
   const double at_one = predicted({.updates = 1}), enough = at_one / kWanted;
   const std::vector<double> numbers =
       doublings(std::clamp(enough, static_cast<double>(choice.allowed.most), double{kMostUpdatesARound}));
@@ -147,8 +145,7 @@ std::string round_length_chart(const Report& report, double width) {
            fmt::format("{} to {} are allowed", count(choice.allowed.least), count(choice.allowed.most)));
   std::pair<double, double> before;
   for (const double updates : numbers) {
-    const RoundShape round =
-        with_least_delay(times->exchange_ms, times->update_ms, static_cast<int64_t>(updates), choice.allowed);
+    const RoundShape round = with_least_delay(*times, static_cast<int64_t>(updates), choice.allowed);
     const std::pair<double, double> at = place(updates, predicted(round));
     if (updates > 1) svg.line(before.first, before.second, at.first, at.second, "interval candidate");
     before = at;

@@ -116,9 +116,9 @@ std::string what_did_it_choose(const Report& report) {
 }
 
 // Why rounds have no fewer and no more updates.
-std::string reason_of(const UpdatesARound& allowed, const RoundHistory::Times& times) {
+std::string reason_of(const UpdatesARound& allowed, const ExchangeTimes& times) {
   const UpdatesARound any{.most = kMostUpdatesARound, .delay = allowed.delay};
-  const int64_t enough = shortest_round(times.exchange_ms, times.update_ms, any).updates;
+  const int64_t enough = shortest_round(times, any).updates;
   const std::string wanted =
       fmt::format("At most {} is wanted, for which {}", percent(kShareOfExchange), plural(enough, "update"));
   const std::string_view are = enough == 1 ? "is" : "are";
@@ -134,15 +134,16 @@ std::string how_often_does_it_exchange(const Report& report) {
   std::string text =
       fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.round.updates, "update"),
                   count(last.step), count(last.allowed.least), count(last.allowed.most));
-  if (last.exchange_ms && last.update_ms) {
-    const std::string share = percent(share_of_waiting(*last.exchange_ms, *last.update_ms, last.round));
+  if (last.times) {
+    const std::string share = percent(last.times->share_of_waiting(last.round));
     std::string beside;
     if (last.round.delay > 0) {
       beside = fmt::format("beside which {} {} on, and ranks wait for ", plural(last.round.delay, "update"),
                            last.round.delay == 1 ? "goes" : "go");
     }
     text += fmt::format("An exchange takes {}, {}{} of the updates between; an update takes {}. ",
-                        in_ms(*last.exchange_ms), beside.empty() ? "which is " : beside, share, in_ms(*last.update_ms));
+                        in_ms(last.times->exchange_ms), beside.empty() ? "which is " : beside, share,
+                        in_ms(last.times->update_ms));
   }
   if (const auto times = report.rounds.deciding()) text += reason_of(last.allowed, *times);
   return text + "A step of this report is an exchange and one update.";

@@ -43,8 +43,8 @@ TEST(CheckpointFile, AManifestIsReadAsItWasWritten) {
   const auto error = [](std::string_view what, std::string_view with) {
     return parse_manifest(replaced(to_json(kManifest), what, with)).error().message;
   };
-  EXPECT_THAT(error("checkpoint/4", "checkpoint/2"),
-              HasSubstr("schema: \"gradtune.checkpoint/4\" is needed, found \"gradtune.checkpoint/2\""));
+  EXPECT_THAT(error("checkpoint/5", "checkpoint/2"),
+              HasSubstr("schema: \"gradtune.checkpoint/5\" is needed, found \"gradtune.checkpoint/2\""));
   EXPECT_THAT(error("\"world_size\": 2", "\"world_size\": 0"), HasSubstr("world_size: an integer from 1"));
   EXPECT_THAT(error("feed", "fee"), HasSubstr("id: 16 digits"));
   EXPECT_THAT(error("\"step\": 120", "\"step\": -1"), HasSubstr("step: an integer from 0"));
@@ -72,8 +72,8 @@ TEST(CheckpointFile, FilesThatDoNotBelongTogetherAreNamed) {
   other = kManifest;
   other.model = 0xdef;
   EXPECT_THAT(error_of(rank_file(1, other)), HasSubstr("it is for another model (fingerprint 0000000000000def"));
-  EXPECT_THAT(error_of(replaced(rank_file(), "checkpoint/4", "checkpoint/5")),
-              HasSubstr("found \"gradtune.checkpoint/5\""));
+  EXPECT_THAT(error_of(replaced(rank_file(), "checkpoint/5", "checkpoint/6")),
+              HasSubstr("found \"gradtune.checkpoint/6\""));
 }
 
 TEST(CheckpointFile, WhatIsCutOffIsRefused) {

@@ -35,6 +35,7 @@ constexpr core::StepReport kReport{.step = 0,
                                    .compute_ms_min = 5,
                                    .slowest_rank = 3,
                                    .comm_ms = 4.25,
+                                   .work_ms = 1.5,
                                    .failed = true};
 
 std::string journal() {
@@ -182,7 +183,8 @@ TEST(JournalFile, GivesBackWhyTheseCompressors) {
 
 TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   std::string text = journal();
-  for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {
+  for (const std::string part :
+       {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"("work_ms":1.5,)", R"(,"retune":true)"}) {
     ASSERT_NE(text.find(part), std::string::npos) << part;
     text.erase(text.find(part), part.size());
   }
@@ -272,20 +274,20 @@ TEST(JournalFile, HoldsTheLengthsOfRounds) {
   const RoundChoice second{.step = 20,
                            .round = {.updates = 8, .delay = 3},
                            .allowed = {.least = 2, .most = 8, .delay = {}},
-                           .exchange_ms = 30.5,
-                           .update_ms = 40};
+                           .times = {{30.5, 40, 2.25}}};
   const auto file = parse_journal(text + journal_line(first) + "\n" + journal_line(second) + "\n");
   ASSERT_TRUE(file.ok()) << file.error().message;
   ASSERT_EQ(file.value().rounds.size(), 2);
   EXPECT_EQ(file.value().rounds[0].round, RoundShape{4});
   EXPECT_EQ(file.value().rounds[0].allowed.delay, 0);
-  EXPECT_FALSE(file.value().rounds[0].exchange_ms);
+  EXPECT_FALSE(file.value().rounds[0].times);
   EXPECT_EQ(file.value().rounds[1].step, 20);
   EXPECT_EQ(file.value().rounds[1].round, (RoundShape{8, 3}));
   EXPECT_FALSE(file.value().rounds[1].allowed.delay);
   EXPECT_EQ(file.value().rounds[1].allowed.least, 2);
-  EXPECT_EQ(file.value().rounds[1].exchange_ms, 30.5);
-  EXPECT_EQ(file.value().rounds[1].update_ms, 40);
+  EXPECT_EQ(file.value().rounds[1].times->exchange_ms, 30.5);
+  EXPECT_EQ(file.value().rounds[1].times->update_ms, 40);
+  EXPECT_EQ(file.value().rounds[1].times->work_ms, 2.25);
   const auto message = [&](const RoundShape& round) {
     RoundChoice wrong = first;
     wrong.round = round;

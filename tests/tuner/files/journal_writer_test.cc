@@ -75,7 +75,7 @@ TEST(JournalLine, OfAStep) {
   EXPECT_EQ(
       journal_line(report, Stage::race),
       R"({"kind":"step","step":12,"stage":"race","slot":3,"step_ms":104.25,"compute_ms_max":80.0,"compute_ms_min":79.5,)"
-      R"("slowest_rank":-1,"comm_ms":0.0,)"
+      R"("slowest_rank":-1,"comm_ms":0.0,"work_ms":0.0,)"
       R"("finite":true,"excluded":false,"prepared":false,"failed":true})");
 }
 

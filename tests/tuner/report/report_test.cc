@@ -270,8 +270,7 @@ TEST(Report, OfAJobInRoundsSaysHowOftenItExchangesAndWhy) {
   RoundChoice second = first;
   second.step = 30;
   second.round.updates = 8;
-  second.exchange_ms = 15;
-  second.update_ms = 40;
+  second.times = {15, 40};
   const std::string text = golden("half_1gbit") + journal_line(first) + "\n";
   EXPECT_THAT(summary(report_of(text)), HasSubstr("After every 4 updates, since round 1; 1 to 8 are allowed."));
   EXPECT_THAT(

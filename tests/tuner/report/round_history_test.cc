@@ -30,7 +30,7 @@ using testing::Not;
 
 constexpr UpdatesARound kAllowed{.least = 2, .most = 8};
 const RoundChoice kFirst{.step = 0, .round = {4}, .allowed = kAllowed};
-const RoundChoice kSecond{.step = 40, .round = {8}, .allowed = kAllowed, .exchange_ms = 30, .update_ms = 50};
+const RoundChoice kSecond{.step = 40, .round = {8}, .allowed = kAllowed, .times = {{30, 50}}};
 
 JournalFile job_with(const std::vector<RoundChoice>& choices) {
   std::string text = read_file(GRADTUNE_JOURNALS "/half_1gbit.jsonl", 1 << 20).value();
@@ -65,18 +65,18 @@ TEST(RoundHistory, HasTheTimesOfEachRoundAndTheirMedians) {
     EXPECT_EQ(round.round, report.step);
     EXPECT_EQ(round.slot, report.slot);
     EXPECT_EQ(round.shape.updates, is_second ? 8 : 4);
-    EXPECT_DOUBLE_EQ(round.exchange_ms, report.step_ms - report.compute_ms_max);
+    EXPECT_DOUBLE_EQ(round.times.exchange_ms, report.step_ms - report.compute_ms_max);
     EXPECT_DOUBLE_EQ(round.share(),
-                     round.exchange_ms / (static_cast<double>(round.shape.updates) * report.compute_ms_max));
+                     round.times.exchange_ms / (static_cast<double>(round.shape.updates) * report.compute_ms_max));
     EXPECT_EQ(round.counts, report.finite && !report.excluded);
     if (!round.counts) continue;
-    exchanges[is_second].push_back(round.exchange_ms);
+    exchanges[is_second].push_back(round.times.exchange_ms);
     shares[is_second].push_back(round.share());
   }
   EXPECT_EQ(at, history.rounds.size());
   for (size_t r = 0; r < 2; ++r) {
     EXPECT_EQ(history.runs[r].rounds, static_cast<int64_t>(exchanges[r].size()));
-    EXPECT_EQ(history.runs[r].exchange_ms, core::median(exchanges[r]));
+    EXPECT_EQ(history.runs[r].times->exchange_ms, core::median(exchanges[r]));
     EXPECT_EQ(history.runs[r].share, core::median(shares[r]));
   }
 }
@@ -86,7 +86,7 @@ TEST(RoundHistory, IsExplainedByTheTimesThatDecidedOrElseByTheRoundsSince) {
   EXPECT_EQ(decided.deciding()->exchange_ms, 30);
   EXPECT_EQ(decided.deciding()->update_ms, 50);
   const RoundHistory first = round_history(job_with({kFirst}));
-  EXPECT_EQ(first.deciding()->exchange_ms, first.runs[0].exchange_ms);
+  EXPECT_EQ(first.deciding()->exchange_ms, first.runs[0].times->exchange_ms);
   RoundChoice late = kFirst;
   late.step = 100'000;
   EXPECT_FALSE(round_history(job_with({late})).runs[0].share);
@@ -99,18 +99,18 @@ TEST(RoundWords, SayWhyRoundsAreAsLongAsTheyAre) {
                                        "are allowed."));
   RoundChoice enough = kSecond;
   enough.round.updates = 6;
-  enough.exchange_ms = 15;
+  enough.times->exchange_ms = 15;
   EXPECT_THAT(said(enough), HasSubstr("for which 6 updates are enough."));
   RoundChoice cheap = kSecond;
   cheap.round.updates = 2;
-  cheap.exchange_ms = 1;
+  cheap.times->exchange_ms = 1;
   EXPECT_THAT(said(cheap), HasSubstr("for which 1 update is enough, but no fewer than 2 are allowed."));
 }
 
 TEST(RoundWords, SayWhichUpdatesGoOnBesideAnExchange) {
   RoundChoice delayed = kSecond;
   delayed.round = {.updates = 4, .delay = 1};
-  delayed.exchange_ms = 55;
+  delayed.times->exchange_ms = 55;
   delayed.allowed.delay.reset();
   const Report report = make_report(job_with({kFirst, delayed})).value();
   EXPECT_THAT(summary(report), HasSubstr("An exchange takes 55.0 ms, beside which 1 update goes on, and ranks wait for "
@@ -120,7 +120,8 @@ TEST(RoundWords, SayWhichUpdatesGoOnBesideAnExchange) {
   EXPECT_THAT(round_length_chart(report, 340), HasSubstr("<title>4 updates: predicted 2.5 %</title>"));
   for (const RoundTimes& round : report.rounds.rounds) {
     if (round.round < 40) continue;
-    EXPECT_DOUBLE_EQ(round.share(), std::max(0.0, round.exchange_ms - round.update_ms) / (4 * round.update_ms));
+    EXPECT_DOUBLE_EQ(round.share(),
+                     std::max(0.0, round.times.exchange_ms - round.times.update_ms) / (4 * round.times.update_ms));
   }
 }
 
