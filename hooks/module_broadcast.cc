@@ -17,6 +17,11 @@ size_t room_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
+void ModuleBroadcast::broadcast_buffers(const std::vector<NamedTensor>& buffers) {
+  broadcast(buffers);
+  kept_.keep(buffers);
+}
+
 // The messages depend only on shapes and dtypes, because strides may differ between ranks.
 void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   constexpr size_t kMostBytes = size_t{4} << 20;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hooks/c10d/peers.h"
+#include "hooks/kept_buffers.h"
 #include "hooks/model.h"
 
 namespace gradtune {
@@ -22,6 +23,9 @@ class ModuleBroadcast {
   // sent together, because one collective for each would cost a round trip each. Autograd sees no change: a graph
   // that saved such a tensor may still run backward. Throws core::Exception.
   void broadcast(const std::vector<NamedTensor>& tensors);
+  // The same for buffers, which have_changed() compares with from then on.
+  void broadcast_buffers(const std::vector<NamedTensor>& buffers);
+  bool have_changed(const std::vector<NamedTensor>& buffers) const { return kept_.may_differ(buffers); }
 
  private:
   void broadcast_staged();
@@ -30,6 +34,7 @@ class ModuleBroadcast {
   // Kept from step to step, so that a step does not allocate.
   std::vector<std::byte> staging_;
   std::vector<torch::Tensor> together_;
+  KeptBuffers kept_;
 };
 
 }  // namespace gradtune

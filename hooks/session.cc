@@ -110,7 +110,7 @@ void Session::set_up() {
   }
   peers_.must_agree("options, parameters or buffers", to_text(shared));
   module_broadcast_.broadcast(job_.model->parameters());
-  module_broadcast_.broadcast(job_.model->buffers());
+  module_broadcast_.broadcast_buffers(job_.model->buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
     policies::Machine machine = peers_.machine();
@@ -233,17 +233,17 @@ void Session::take_ready(int32_t position) {
   send(position);
 }
 
-// The control word says whether a gradient is not dense. It cannot leave before this call, because the tensor's
-// bucket waits.
+// The control word says whether a gradient is not dense, and whether buffers changed. It cannot leave before the last
+// call, because that tensor's bucket waits.
 void Session::send(int32_t position) {
   Gradients::Brought brought;
   {
     const StepClock::Own own = step_clock_.own();
     brought = contents_.bring(position, protocol_.step());
     if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
+    if (pass_.is_whole()) look_at_buffers();
   }
-  // Memory is released at once if possible, so that backward allocates its next gradients in pages that are mapped
-  // already.
+  // Memory is released at once if possible, so that backward's next gradients get pages that are mapped already.
   if (!executor_.tensor_ready(position, brought.arrived)) gradients().keep(std::move(brought));
 }
 
@@ -324,7 +324,7 @@ core::StepReport Session::finish_backward() {
   if (forward && driver_) driver_->learn_forward(*forward);
   commands_.carry_out(received.value().command);
   if (driver_ && learning_.known() == Known::all) tune(received.value());
-  send_buffers();
+  send_buffers(received.value().new_buffers || learning_.known() != Known::all);
   if (learning_.known() == Known::content) learning_.learn_order();
   pass_.end();
   updates_.end_pass();
@@ -340,9 +340,9 @@ void Session::tune(const tuner::StepProtocol::Received& received) {
   commands_.announce(driver_->on_step(received, protocol_));
 }
 
-// A parameter that this rank did not use takes part too, with the gradient that was accumulated before, or with
-// zeros.
+// A parameter that this rank did not use takes part too, with the gradient accumulated before, or with zeros.
 void Session::send_missing() {
+  look_at_buffers();
   for (size_t p = 0; p < gradients().table().tensors.size(); ++p) {
     if (!pass_.is_ready(p)) send(static_cast<int32_t>(p));
   }
@@ -356,15 +356,15 @@ void Session::check_only_read() {
       "rank's own; they are averages when backward() returns, and may be used from then on");
 }
 
-// Sends rank 0's buffers to all ranks at the end of each pass; DDP does so before the next forward pass. So an
-// evaluation after the update finds equal buffers.
-void Session::send_buffers() {
+// At the end of a pass all ranks have rank 0's buffers, so that an evaluation after the update finds equal ones.
+// Buffers that no rank changed are not sent, because that would cost delays of the link.
+void Session::send_buffers(bool are_new) {
   if (job_.model->buffer_layout() != alike_.buffers) {
     refuse(
         "a buffer changed its shape or dtype within a backward pass, where other ranks can not be told any more; "
         "allowed is to change it before or after that");
   }
-  module_broadcast_.broadcast(job_.model->buffers());
+  if (are_new) module_broadcast_.broadcast_buffers(job_.model->buffers());
 }
 
 // --- updates ---------------------------------------------------------------------------------------------------------
@@ -509,7 +509,7 @@ void Session::broadcast_buffers() {
   explained(Final::every_error, [this] {
     job_.model->buffer_layout();  // finds the current buffers
     peers_.must_agree("buffers", to_text(describe_buffers(*job_.model)));
-    module_broadcast_.broadcast(job_.model->buffers());
+    module_broadcast_.broadcast_buffers(job_.model->buffers());
   });
 }
 

@@ -143,7 +143,11 @@ class Session {
   void send_missing();
   void tune(const tuner::StepProtocol::Received& received);
   void check_only_read();
-  void send_buffers();
+  void send_buffers(bool are_new);
+  void look_at_buffers() {
+    if (learning_.known() != Learning::Known::all) return;  // they are sent anyway
+    if (module_broadcast_.have_changed(job_.model->buffers())) protocol_.tell_new_buffers();
+  }
 
   // Updates.
   void check_unchanged();

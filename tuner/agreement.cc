@@ -37,7 +37,8 @@ enum Position : size_t {
   kAlikeLow = 26,     // pair
   kExcessValue = 28,  // the same share, and the bucket's value
   kWorkMs = 29,
-  kUsed = 30,
+  kNewBuffers = 30,
+  kUsed = 31,
 };
 static_assert(kUsed == kControlWords);
 
@@ -209,6 +210,7 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   for (const Reduced& each : kReduced) word[each.at] = each.of_rank(local);
   put_excess(word, local.excess);
   word[kNotDense] = local.not_dense ? 1 : 0;
+  word[kNewBuffers] = local.new_buffers ? 1 : 0;
   put_hash(word, kAlikeHigh, kAlikeLow, local.alike);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
@@ -251,6 +253,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   if (!state_.begun) verdict.report.excluded = true;
   verdict.finite = reduced[kNonfinite] == 0;
   verdict.not_dense = reduced[kNotDense] > 0;
+  verdict.new_buffers = reduced[kNewBuffers] > 0;
   verdict.command = command.value();
   state_.begun = true;
   state_.last_slot = state_.slot;

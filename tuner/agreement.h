@@ -54,6 +54,7 @@ struct LocalStep {
   bool finite = true;        // of the step under way
   bool excluded = false;     // the step before is not to be scored
   bool not_dense = false;    // of the step under way: this rank had no gradient of some tensor, or a sparse one
+  bool new_buffers = false;  // of the step under way: this rank's buffers changed since they were sent
   uint64_t alike = 0;        // hash of everything else that all ranks must share in the step under way
 
   bool operator==(const LocalStep&) const = default;
@@ -76,15 +77,16 @@ inline constexpr auto kLocalStepFields = std::tuple{
 // The control word. It is reduced over ranks by maximum, element by element. Values whose minimum matters too are
 // also sent negated. All values are exact in a double. An invalid time counts as 0, and a step without a time is
 // excluded.
-constexpr int kControlWords = 30;
+constexpr int kControlWords = 31;
 using ControlWord = std::array<double, kControlWords>;
 
 // The content of the reduced word, which is the same on every rank.
 struct Verdict {
-  core::StepReport report;  // of the step before; for the tuner on rank 0
-  bool finite = true;       // of this step: no rank met a NaN or Inf
-  bool not_dense = false;   // some rank had no gradient of some tensor, or a sparse one
-  Command command;          // all ranks must carry it out now; keep instead of a run that is not possible
+  core::StepReport report;   // of the step before; for the tuner on rank 0
+  bool finite = true;        // of this step: no rank met a NaN or Inf
+  bool not_dense = false;    // some rank had no gradient of some tensor, or a sparse one
+  bool new_buffers = false;  // some rank's buffers changed
+  Command command;           // all ranks must carry it out now; keep instead of a run that is not possible
   std::optional<int32_t> failed_rank = {};  // the last rank that could not prepare the strategy, once it is known
 };
 

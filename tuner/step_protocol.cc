@@ -34,7 +34,7 @@ void StepProtocol::put_in_force(int32_t slot, bool is_committed) {
 // --- a step ----------------------------------------------------------------------------------------------------------
 
 void StepProtocol::begin(uint64_t alike) {
-  local_.not_dense = false;
+  local_.not_dense = local_.new_buffers = false;
   local_.alike = alike;
 }
 
@@ -68,6 +68,7 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
   return Received{.report = report,
                   .command = verdict.value().command,
                   .not_dense = verdict.value().not_dense,
+                  .new_buffers = verdict.value().new_buffers,
                   .counts = counts.value(),
                   .failure = std::move(failure)};
 }

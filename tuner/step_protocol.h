@@ -47,11 +47,14 @@ class StepProtocol {
   void begin(uint64_t alike);  // hash of everything else that all ranks must share, such as the shapes of buffers
   // Call before the word leaves if this rank has no gradient of some tensor, or a sparse one.
   void tell_not_dense() { local_.not_dense = true; }
+  // The same, if this rank's buffers changed since all ranks had equal ones.
+  void tell_new_buffers() { local_.new_buffers = true; }
   std::span<double> control_word(bool finite);
   struct Received {
     core::StepReport report;                  // of the step before, with the computation of one update; for the tuner
     Command command;                          // to be carried out
     bool not_dense = false;                   // some rank had no gradient of some tensor, or a sparse one
+    bool new_buffers = false;                 // some rank's buffers changed
     bool counts = true;                       // the step counts: all ranks are finite, and so are its averages
     std::optional<std::string> failure = {};  // why the strategy received last cannot be prepared, once known
   };

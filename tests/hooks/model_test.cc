@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
+#include "hooks/kept_buffers.h"
 #include "hooks/optim_stepper.h"
 #include "tests/engine/exec/counting_new.h"
 
@@ -103,6 +106,41 @@ TEST(Model, LooksAllocateNothing) {
     model.buffer_layout();
   }
   EXPECT_EQ(exec::allocations_of_thread(), before);
+}
+
+TEST(KeptBuffers, SeesEveryChange) {
+  const torch::NoGradGuard no_grad;
+  const std::vector<NamedTensor> buffers{{"mean", torch::tensor({1.0F, NAN, 3.0F})},
+                                         {"empty", torch::zeros({0, 2})},
+                                         {"count", torch::tensor(7)},
+                                         {"table", torch::rand({4, 4}).t()}};
+  KeptBuffers kept;
+  EXPECT_TRUE(kept.may_differ(buffers));
+  kept.keep(buffers);
+  EXPECT_FALSE(kept.may_differ(buffers));
+  EXPECT_TRUE(kept.may_differ({buffers.begin(), buffers.end() - 1}));
+  EXPECT_TRUE(kept.may_differ({}));
+  for (const NamedTensor& buffer : buffers) {
+    if (buffer.tensor.numel() == 0) continue;
+    const torch::Tensor before = buffer.tensor.clone();
+    buffer.tensor.variable_data().add_(1);  // no version counter sees this
+    EXPECT_TRUE(kept.may_differ(buffers)) << buffer.name;
+    buffer.tensor.copy_(before);
+    EXPECT_FALSE(kept.may_differ(buffers)) << buffer.name;
+  }
+  buffers[3].tensor.transpose_(0, 1);  // the same bytes
+  EXPECT_TRUE(kept.may_differ(buffers));
+  kept.keep({});
+  EXPECT_FALSE(kept.may_differ({}));
+}
+
+TEST(KeptBuffers, WhatItCanNotCompareMayDiffer) {
+  KeptBuffers kept;
+  for (const torch::Tensor& tensor : {torch::zeros({4}).expand({4, 4}), torch::zeros({4, 4}).select(1, 0),
+                                      torch::zeros({2}, torch::kComplexFloat).conj()}) {
+    kept.keep({{"odd", tensor}});
+    EXPECT_TRUE(kept.may_differ({{"odd", tensor}}));
+  }
 }
 
 }  // namespace

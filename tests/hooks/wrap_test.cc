@@ -227,6 +227,27 @@ TEST(Wrap, BuffersAreThoseOfRank0) {
   });
 }
 
+// Nothing else changes, so that these changes alone have it sent.
+TEST(Wrap, ABufferThatOneRankChangesIsRank0sAfterThePass) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    const torch::Tensor buffer = model->register_buffer("constant", torch::zeros({3}));
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet());
+    for (int step = 0; step < 12; ++step) {
+      optimizer.zero_grad();
+      const torch::Tensor loss = loss_of(model, make_data(rank.rank, step));
+      if (step % 4 == 1 && rank.rank == 1) buffer.variable_data().fill_(step);
+      if (step % 4 == 3 && rank.rank == 0) buffer.variable_data().fill_(step);
+      loss.backward();
+      optimizer.step();
+      const int last_of_rank0 = (step + 1) / 4 * 4 - 1;
+      EXPECT_TRUE((buffer == std::max(0, last_of_rank0)).all().item<bool>()) << step << ": " << buffer;
+    }
+  });
+}
+
 // As with DDP, a gradient that the user keeps stays readable after the arena and the optimizer are gone.
 TEST(Wrap, GradientsThatAreKeptOutliveTheArena) {
   run_ranks(1, [](const Rank&) {
