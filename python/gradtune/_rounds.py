@@ -272,13 +272,6 @@ def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessG
     begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods))
 
 
-def _without_delay(delay: int | None, keep_round: PathLike) -> int:
-    """With a delay, ranks would differ when a round ends."""
-    if delay:
-        refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
-    return 0
-
-
 @with_options
 def rounds(
     optimizer: torch.optim.Optimizer,
@@ -287,7 +280,7 @@ def rounds(
     *,
     most: int = 8,
     least: int = 1,
-    delay: int | None = None,
+    delay: int | None = 0,
     dense_steps: int = 80,
     outer_lr: float = 0.8,
     outer_momentum: float = 0.3,
@@ -308,7 +301,7 @@ def rounds(
     parameters, with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters
     changed is the gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go
     on from its result. A round has the fewest updates, up to `most`, with which ranks wait for an exchange no longer than
-    a twentieth of the time. Updates go on beside it (`delay`). All this changes only between rounds.
+    a twentieth of the time. With a delay, updates go on beside it. All this changes only between rounds.
 
     This changes what is learned, so `most` is a limit that the user sets. With most=1 training stays synchronous.
 
@@ -324,26 +317,25 @@ def rounds(
         least: The fewest updates in a round, from 1 to `most`. With more than 1, rounds begin after the dense steps on
             any link.
         delay: The updates that a rank makes while an exchange is under way: 0, or a number below `least`. They are added
-            to the result of the exchange, which so is of older parameters. By default it is chosen, up to half of the
-            updates. With 0 an exchange ends before the next update.
+            to the result of the exchange, which so is of older parameters: this costs accuracy. With None it is chosen, up
+            to half of the updates. With 0 an exchange ends before the next update.
         dense_steps: Synchronous steps before the first round.
         outer_lr: The learning rate of the outer step, above 0 and at most 1.
         outer_momentum: The momentum of the outer step, from 0 to below 1.
         keep_round: A file that gets the state of the last round's end if another rank is lost. That state is kept in
-            memory: a copy of the model, the optimizer's state and the outer momentum. Exchanges have no delay then. See
-            load_round().
+            memory: a copy of the model, the optimizer's state and the outer momentum. See load_round().
 
     Raises:
         Error: As wrap(), and for models of DistributedDataParallel or FSDP2.
         TypeError: An argument has a wrong type or name.
     """
-    if keep_round is not None:
-        delay = _without_delay(delay, keep_round)
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
     _gradtune.check_rounds(*dataclasses.astuple(plan))
     check([optimizer], [model])
     if isinstance(model, DistributedDataParallel) or is_replicated([model]):
         refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")
+    if keep_round is not None and delay != 0:
+        refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
     made = _RoundsWrap(optimizer, plan, ranks, given, kept)

@@ -267,11 +267,12 @@ TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
 }
 
 // An exchange takes about as long as 2 to 3 updates. Without a delay, 50 of these would be needed.
-TEST(RoundsOptimizer, ChoosesADelayAndReportsTheWholeExchange) {
+TEST(RoundsOptimizer, ChoosesADelayWhereAskedToAndReportsTheWholeExchange) {
   run_ranks(2,
             [](const Rank& rank) {
               const auto group = make_group();
-              Wrapped job(group, {.most = 64, .dense_steps = 10}, {.fidelity = "exact", .tuning_budget = 60});
+              Wrapped job(group, {.most = 64, .delay = std::nullopt, .dense_steps = 10},
+                          {.fidelity = "exact", .tuning_budget = 60});
               for (int64_t step = 0; step < 400; ++step) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(15));
                 job.step(rank.rank, step);

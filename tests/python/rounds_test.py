@@ -28,8 +28,7 @@ def begun(updates: int, **options: Any) -> tuple[Any, Any]:
         dist.init_process_group("gloo")
     model = rounds.new_model()
     inner = torch.optim.AdamW(model.parameters(), 0.01)
-    shape: dict[str, Any] = {"least": updates, "most": updates, "delay": 0, "dense_steps": 5}
-    optimizer = gradtune.rounds(inner, model, **{**shape, **EXACT, **options})
+    optimizer = gradtune.rounds(inner, model, least=updates, most=updates, dense_steps=5, **{**EXACT, **options})
     for step in range(5):
         assert optimizer.round_progress().synchronous
         rounds.update(model, optimizer, dist.get_rank(), step)
@@ -192,6 +191,7 @@ def refusals() -> dict[str, str]:
         "most": {"most": 0},
         "least": {"least": 9},
         "delay": {"delay": 1},
+        "keep_round": {"delay": None, "keep_round": "round.pt"},
         "dense_steps": {"dense_steps": 0},
         "outer_lr": {"outer_lr": 0.0},
         "outer_momentum": {"outer_momentum": 1.0},
@@ -250,6 +250,7 @@ class RoundsTest(unittest.TestCase):
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
         self.assertIn("delay is 1; allowed is 0, or a number of updates below least", told["delay"])
+        self.assertIn("with delay None; allowed is a delay of 0", told["keep_round"])
         self.assertIn("dense_steps is 0; allowed is", told["dense_steps"])
         self.assertIn("outer_lr is 0; allowed is", told["outer_lr"])
         self.assertIn("outer_momentum is 1; allowed is", told["outer_momentum"])

@@ -23,9 +23,9 @@ struct RoundOptions {
   // The fewest updates, from 1 to `most`. With more than 1, rounds begin after the dense steps on any link.
   int64_t least = 1;
   // The updates that a rank makes while an exchange is under way, below `least`. They are added to the result of the
-  // exchange, so they are not lost, but the exchange is of older parameters. 0: it ends before the next update. By
-  // default the number is chosen with that of the updates: up to half of them.
-  std::optional<int64_t> delay = {};
+  // exchange, so they are not lost, but the exchange is of older parameters, which costs accuracy (README.md has
+  // figures). 0: it ends before the next update. None: chosen with the number of updates, up to half of them.
+  std::optional<int64_t> delay = 0;
   // Synchronous steps before the first round, at least 1.
   int64_t dense_steps = 80;
   // The outer step: SGD with Nesterov momentum, whose gradient is the mean change of the parameters.
@@ -75,8 +75,8 @@ class RoundsOptimizer {
 
 // Trains synchronously for `dense_steps` steps, as wrap() does. From then on it switches to rounds as soon as an
 // exchange at each step takes more than a twentieth of the step's computation. A round has the fewest updates, up to
-// `most`, for which ranks wait for an exchange no longer than that; updates go on beside it (`delay`). With most = 1
-// training stays synchronous.
+// `most`, for which ranks wait for an exchange no longer than that; with a delay, updates go on beside it. With
+// most = 1 training stays synchronous.
 //
 // Options are those of wrap(), and hold for the exchange between rounds too. Lossy compressors need no dense steps of
 // their own there. The journal of the rounds replaces that of the dense steps. Throws as wrap() does, and for options
