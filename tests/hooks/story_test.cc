@@ -127,7 +127,7 @@ TEST(Story, OfACommitADropAndWhatFollowsIsTheSameEverywhere) {
     EXPECT_THAT(job.result().story, HasSubstr("its compression loses more than it may (bucket "));
     job.end();
   };
-  run_ranks(2, body, {.environment = {{"GRADTUNE_PACING_MBIT", kSanitizing ? "6" : "25"}}});
+  run_ranks(2, body, {.environment = {{"GRADTUNE_PACING_MBIT", kSanitizing ? "6" : "12"}}});
 }
 
 TEST(Story, OfABaselineThatStaysIsTheSameEverywhere) {
