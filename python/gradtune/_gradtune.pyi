@@ -53,8 +53,8 @@ class Rounds(Session):
         options: dict[str, Any],
         least: int,
         most: int,
-        first: int,
-        delay: int,
+        delay: int | None,
+        first: tuple[int, int],
         outer_lr: float,
         outer_momentum: float,
     ) -> None: ...
