@@ -16,31 +16,25 @@ namespace gradtune {
 
 class HiddenExchange {
  public:
-  // The program goes on now. `times` are the executor's so far, as below; the last call counts.
-  void begin(int64_t now_ns, const exec::StepTimes& times) {
-    began_ns_ = now_ns;
-    own_ms_ = -busy_ms(times);
-  }
-  // The program waits from now on.
-  void end(int64_t now_ns, const exec::StepTimes& times) {
-    ended_ns_ = now_ns;
-    own_ms_ += busy_ms(times);
-  }
-  // From begin() to the end of the last operation that began before end(), without the work of the training thread
-  // meanwhile. `operations` are the times of all operations, when all are done.
+  // The program goes on now, and waits later; of several calls of begin() the last one counts. `times` are the
+  // executor's so far.
+  void begin(int64_t now_ns, const exec::StepTimes& times) { began_ = {now_ns, times.exchange_ms()}; }
+  void end(int64_t now_ns, const exec::StepTimes& times) { ended_ = {now_ns, times.exchange_ms()}; }
+  // From begin() to the end of the last operation that began before end(), without the training thread's own part of
+  // the exchange meanwhile. `operations` are the times of all operations, when all are done.
   double ms(const std::vector<exec::OpTime>& operations) const {
-    int64_t last_ns = began_ns_;
+    int64_t last_ns = began_.ns;
     for (const exec::OpTime& each : operations) {
-      if (each.begin_ns < ended_ns_) last_ns = std::max(last_ns, std::min(each.end_ns, ended_ns_));
+      if (each.begin_ns < ended_.ns) last_ns = std::max(last_ns, std::min(each.end_ns, ended_.ns));
     }
-    return std::max(0.0, static_cast<double>(last_ns - began_ns_) * 1e-6 - own_ms_);
+    return std::max(0.0, static_cast<double>(last_ns - began_.ns) * 1e-6 - (ended_.exchange_ms - began_.exchange_ms));
   }
 
  private:
-  static double busy_ms(const exec::StepTimes& times) { return times.encode_ms + times.decode_ms + times.wait_ms; }
-
-  int64_t began_ns_ = 0, ended_ns_ = 0;
-  double own_ms_ = 0;
+  struct Moment {
+    int64_t ns = 0;
+    double exchange_ms = 0;  // that the training thread spent on the exchange until then
+  } began_, ended_;
 };
 
 }  // namespace gradtune

@@ -228,7 +228,7 @@ void Session::take_ready(int32_t position) {
   // The time of gradtune's own work in earlier hooks is left out, because policies plan with the times of backward
   // itself.
   if (driver_ && driver_->learns_ready()) {
-    ready_.saw(position, executor_.times().encode_ms + executor_.times().decode_ms);
+    ready_.saw(position, executor_.times().work_ms());
   }
   send(position);
 }

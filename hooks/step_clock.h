@@ -69,14 +69,14 @@ class StepClock {
   // Ends the step, and begins the next one.
   tuner::StepProtocol::Times end_step() {
     const int64_t now_ns = clock_.now_ns();
-    const double exchange_ms = waited_ms_.value_or(last_.encode_ms + last_.decode_ms + last_.wait_ms);
-    const double others_ms = exchange_ms + static_cast<double>(own_ns_) * 1e-6;
+    const double exchange_ms = waited_ms_.value_or(last_.exchange_ms());
+    const double own_ms = static_cast<double>(own_ns_) * 1e-6;
     step_ms_ = static_cast<double>(now_ns - began_ns_) * 1e-6;
     began_ns_ = now_ns;
     return {.step_ms = step_ms_ + std::exchange(hidden_ms_, 0),
-            .compute_ms = step_ms_ - others_ms,
+            .compute_ms = step_ms_ - exchange_ms - own_ms,
             .comm_ms = last_.comm_ms,
-            .work_ms = last_.encode_ms + last_.decode_ms + static_cast<double>(own_ns_) * 1e-6,
+            .work_ms = last_.work_ms() + own_ms,
             .updates = std::exchange(updates_, 1)};
   }
 

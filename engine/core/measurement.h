@@ -51,8 +51,8 @@ struct StepReport {
   // The total time of all collectives, on the rank where it was least: on the others it includes waiting for a peer.
   // Under one strategy, changes of this come from the link. 0: there were no collectives.
   double comm_ms = 0;
-  // The most that a rank's training thread worked on gradients in the step, which it can not hide: copies, compression
-  // and decompression there. 0: not known.
+  // The time for which the training thread itself worked on gradients (copies, compression, decompression), largest
+  // over ranks. No computation hides it. 0: not known.
   double work_ms = 0;
   Excess excess = {};     // the worst on any rank
   bool finite = true;     // no rank met a NaN or Inf in a gradient

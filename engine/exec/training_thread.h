@@ -26,6 +26,9 @@ struct StepTimes {
   double comm_ms = 0;    // the total of all collectives, whoever waited for them
   int64_t bytes = 0;     // carried by all collectives, in one direction of the busiest link
 
+  double work_ms() const { return encode_ms + decode_ms; }
+  double exchange_ms() const { return work_ms() + wait_ms; }
+
   StepTimes operator+(const StepTimes& other) const {
     return {encode_ms + other.encode_ms, decode_ms + other.decode_ms, wait_ms + other.wait_ms, comm_ms + other.comm_ms,
             bytes + other.bytes};
