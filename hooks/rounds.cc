@@ -30,7 +30,6 @@ std::string describe_length(const tuner::RoundLength& length, const tuner::Excha
 Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
                const tuner::RoundLength& length)
     : session_(session), outer_(std::move(parameters), rates), length_(length) {
-  begin_round();
   session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
   const tuner::UpdatesARound& allowed = length_.allowed();
   session_.say("gradtune: training goes on in rounds of " + std::to_string(allowed.least) + " to " +
@@ -39,41 +38,46 @@ Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const Ou
 }
 
 bool Rounds::end_update() {
-  ++progress_.updates;
+  ++updates_;
   ++updates_of_step_;
+  const auto [updates, delay] = length_.round();  // changes only when an exchange is completed
   if (is_exchanging()) {
-    if (progress_.updates >= delay_) return complete();
+    if (updates_ >= delay) return complete();
     session_.advance();
     return false;
   }
-  if (progress_.updates < progress_.updates_a_round) return false;
-  begin_exchange(progress_.delay);
-  return delay_ == 0 && complete();
+  if (updates_ < updates) return false;
+  begin_exchange(/*is_delayed=*/delay > 0);
+  return delay == 0 && complete();
 }
 
 bool Rounds::end_round() {
   const bool completed = complete();
-  if (progress_.updates == 0) return completed;
-  begin_exchange(/*delay=*/0);
+  if (updates_ == 0) return completed;
+  begin_exchange(/*is_delayed=*/false);
   return complete();
 }
 
-void Rounds::begin_round() {
-  progress_.updates_a_round = length_.round().updates;
-  progress_.delay = length_.round().delay;
+Rounds::Progress Rounds::progress() const {
+  const auto [updates, delay] = length_.round();
+  return {.rounds = rounds_,
+          .updates = updates_,
+          .updates_a_round = updates,
+          .delay = delay,
+          .exchange_ms = last_.exchange_ms,
+          .update_ms = last_.update_ms};
 }
 
-void Rounds::begin_exchange(int64_t delay) {
+void Rounds::begin_exchange(bool is_delayed) {
   const std::vector<torch::Tensor>& parameters = outer_.parameters();
-  delay_ = delay;
-  if (delay > 0) outer_.keep_going();
+  if (is_delayed) outer_.keep_going();
   session_.begin_pass();
   changes_.resize(parameters.size());
   for (size_t p = parameters.size(); p-- > 0;) {
     changes_[p] = outer_.change(p);
     session_.hand_over(parameters[p], changes_[p]);
   }
-  progress_.updates = 0;
+  updates_ = 0;
 }
 
 bool Rounds::complete() {
@@ -84,8 +88,7 @@ bool Rounds::complete() {
   updates_of_step_ > 0 ? session_.count_updates(updates_of_step_) : session_.exclude_step();
   session_.end_update();
   updates_of_step_ = 0;
-  ++progress_.rounds;
-  begin_round();
+  ++rounds_;
   return true;
 }
 
@@ -93,13 +96,10 @@ void Rounds::averaged(const core::StepReport& report) {
   for (size_t p = 0; p < changes_.size(); ++p) session_.give_back(outer_.parameters()[p], changes_[p]);
   if (!outer_.step(changes_)) {
     session_.say(
-        "gradtune: round " + std::to_string(progress_.rounds + 1) +
+        "gradtune: round " + std::to_string(rounds_ + 1) +
         " is lost: a parameter was not finite on some rank, so all ranks went back to the beginning of the round\n");
   }
-  if (!report.excluded) {
-    progress_.exchange_ms = report.step_ms - report.compute_ms_max;
-    progress_.update_ms = report.compute_ms_max;
-  }
+  if (!report.excluded) last_ = tuner::exchange_times(report);
   if (!std::exchange(is_noted_, true)) note({});
   if (const auto times = length_.learn(report)) {
     session_.say("gradtune: " + describe_length(length_, *times) + '\n');
@@ -119,7 +119,7 @@ void Rounds::save_checkpoint(const std::string& folder) {
   end_round();
   session_.save_checkpoint(folder);
   save_rounds(folder, {.session_step = session_.progress().step,
-                       .rounds = progress_.rounds,
+                       .rounds = rounds_,
                        .round = length_.round(),
                        .momenta = outer_.momenta()});
 }
@@ -138,9 +138,9 @@ void Rounds::load_checkpoint(const std::string& folder) {
 void Rounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta) {
   outer_.restore(momenta);
   length_ = tuner::RoundLength(length_.allowed(), round);
-  progress_ = {.rounds = rounds};
-  begin_round();
-  updates_of_step_ = 0;
+  rounds_ = rounds;
+  updates_ = updates_of_step_ = 0;
+  last_ = {};
 }
 
 }  // namespace gradtune

@@ -43,7 +43,7 @@ class Rounds {
     // The times of the last round whose report came, in ms: the whole exchange on the slowest rank, and one update.
     double exchange_ms = 0, update_ms = 0;
   };
-  const Progress& progress() const { return progress_; }
+  Progress progress() const;
   const OuterStep& outer() const { return outer_; }
 
   // Checkpoints of the session and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
@@ -55,8 +55,7 @@ class Rounds {
 
  private:
   bool is_exchanging() const { return !changes_.empty(); }
-  void begin_exchange(int64_t delay);
-  void begin_round();
+  void begin_exchange(bool is_delayed);
   void averaged(const core::StepReport& report);
   void note(const std::optional<tuner::ExchangeTimes>& times);
 
@@ -64,10 +63,10 @@ class Rounds {
   OuterStep outer_;
   tuner::RoundLength length_;
   std::vector<torch::Tensor> changes_;  // of the exchange under way
-  int64_t delay_ = 0;                   // of that exchange
+  int64_t rounds_ = 0, updates_ = 0;    // as in Progress
   int64_t updates_of_step_ = 0;         // since an exchange was completed
   bool is_noted_ = false;               // the first length, in the journal
-  Progress progress_;
+  tuner::ExchangeTimes last_;           // of the last round whose report came
 };
 
 // A line for people about a new length of rounds.

@@ -27,8 +27,14 @@ int64_t rounded_up(double value, int64_t most) {
 
 }  // namespace
 
+ExchangeTimes exchange_times(const core::StepReport& report) {
+  return {.exchange_ms = std::max(0.0, report.step_ms - report.compute_ms_max),
+          .update_ms = report.compute_ms_max,
+          .work_ms = report.work_ms};
+}
+
 double ExchangeTimes::waiting_ms(int64_t delay) const {
-  const double work = std::clamp(work_ms, 0.0, std::max(0.0, exchange_ms));
+  const double work = std::min(work_ms, std::max(0.0, exchange_ms));
   return work + std::max(0.0, exchange_ms - work - static_cast<double>(delay) * update_ms);
 }
 
@@ -73,9 +79,10 @@ bool RoundLength::is_near(const RoundShape& wanted) const {
 
 std::optional<ExchangeTimes> RoundLength::learn(const core::StepReport& report) {
   if (report.excluded || !report.finite) return std::nullopt;
-  exchange_ms_.push_back(report.step_ms - report.compute_ms_max);
-  update_ms_.push_back(report.compute_ms_max);
-  work_ms_.push_back(report.work_ms);
+  const ExchangeTimes of = exchange_times(report);
+  exchange_ms_.push_back(of.exchange_ms);
+  update_ms_.push_back(of.update_ms);
+  work_ms_.push_back(of.work_ms);
   if (exchange_ms_.size() < kRounds) return std::nullopt;
   const ExchangeTimes times{.exchange_ms = core::median(exchange_ms_),
                             .update_ms = core::median(update_ms_),

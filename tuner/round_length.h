@@ -42,6 +42,9 @@ struct ExchangeTimes {
   double share_of_waiting(const RoundShape& round) const;
 };
 
+// The times of a round. Its report has the computation of one update and the whole exchange (core::with_one_update).
+ExchangeTimes exchange_times(const core::StepReport& report);
+
 // A round of that many updates, with the smallest allowed delay with which waiting has its share. If there is none, the
 // one after which ranks wait least.
 RoundShape with_least_delay(const ExchangeTimes& times, int64_t updates, const UpdatesARound& allowed);
@@ -69,9 +72,8 @@ class RoundLength {
   const RoundShape& round() const { return round_; }
   const UpdatesARound& allowed() const { return allowed_; }
 
-  // Takes the report of a round, in which times are those of one update and the whole exchange (core::with_one_update).
-  // Returns the medians if the round changes now. Noise has no effect: the number of updates changes by more than a
-  // fifth or not at all, and a chosen delay has a margin.
+  // Takes the report of a round. Returns the medians if the round changes now. Noise has no effect: the number of
+  // updates changes by more than a fifth or not at all, and a chosen delay has a margin.
   std::optional<ExchangeTimes> learn(const core::StepReport& report);
 
  private:

@@ -29,9 +29,7 @@ RoundHistory round_history(const JournalFile& journal) {
     if (report.step < choices.front().step || !(report.step_ms > 0) || !seen.insert(report.step).second) continue;
     history.rounds.push_back({.round = report.step,
                               .slot = report.slot,
-                              .times = {.exchange_ms = std::max(report.step_ms - report.compute_ms_max, 0.0),
-                                        .update_ms = report.compute_ms_max,
-                                        .work_ms = report.work_ms},
+                              .times = exchange_times(report),
                               .counts = report.finite && !report.excluded});
   }
   std::ranges::stable_sort(history.rounds, {}, &RoundTimes::round);

@@ -193,6 +193,7 @@ TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   EXPECT_FALSE(file.value().job.tuning.retune);
   EXPECT_EQ(file.value().reports[0].slowest_rank, -1);
   EXPECT_EQ(file.value().reports[0].comm_ms, 0);
+  EXPECT_EQ(file.value().reports[0].work_ms, 0);
 }
 
 TEST(JournalFile, AnExcessIsThereOnlyWhereThereWasOne) {
