@@ -18,10 +18,12 @@ way. The job is that of ddp_train.py --model text, a transformer of 0.43 M param
 All ways train in the same processes and take turns. A turn begins with a round that is not counted, and its figure is the
 mean time of the given steps, exchanges included. A row is the median over turns; ratios are taken between turns of one
 pass, and their spread is their range. A ratio to `alone` is 1 + the share of the computation that exchanges add to it.
+A link takes over 10 minutes, most of it tuning, since a tuning of rounds has 130 to 210 of them.
 
-The other parts are trainings of ddp_train.py on loopback, in rounds of 8 updates (or --updates) with --delay after 80
-synchronous steps, beside synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean over
-pairs, and the spread its 95 % interval (Student's t). Rounds may lose 2 % of the perplexity, or half a point of accuracy.
+The other parts are trainings of ddp_train.py on loopback, in rounds of --updates with --delay after 80 synchronous steps,
+beside synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean
+over pairs, and the spread its 95 % interval (Student's t). Rounds may lose 2 % of the perplexity, or half a point of
+accuracy.
 With --longer, trainings take five times as many steps.
 """
 import json
