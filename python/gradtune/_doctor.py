@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
+import math
 import os
 import platform
 import re
@@ -59,7 +60,7 @@ def _probe_link(given: argparse.Namespace) -> None:
             ]
         )
         return
-    lines = _probe.run(_probe.Job(given.parameters, given.compute_ms, given.trace))
+    lines = _probe.run(_probe.Job(given.shapes or _probe.transformer(given.parameters), given.compute_ms, given.trace))
     if _number("RANK", 0) == 0:
         _print(lines)
 
@@ -74,14 +75,21 @@ def _parser() -> argparse.ArgumentParser:
         description="Says what gradtune finds on this machine. On each rank of a torchrun call it also probes the link "
         f"between the ranks, in {_probe.LIMIT_S} s at most, and predicts steps of a model.",
     )
-    parser.add_argument(
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
         "--parameters",
         type=_parameters,
         default=25_000_000,
         metavar="N",
-        help="predict steps of a model with N parameters in equal matrices, such as 124M or 1.5B (default 25M)",
+        help="predict steps of a transformer with N parameters, such as 124M or 1.5B (default 25M)",
     )
-    parser.add_argument("--trace", metavar="FILE", help="... of the job of this file, which `gradtune trace` made, instead")
+    model.add_argument(
+        "--shapes",
+        type=_shapes,
+        metavar="AxB,C,...",
+        help="... of a model whose parameters have these shapes, from the first layer on, such as 64x3x3x3,64,10x64,10",
+    )
+    model.add_argument("--trace", metavar="FILE", help="... of the job of this file, which `gradtune trace` made")
     parser.add_argument(
         "--compute-ms",
         type=_milliseconds,
@@ -100,6 +108,17 @@ def _parameters(text: str) -> int:
             f'"{text}" is not allowed; allowed is a number from 1000 to 1e12, such as 25M or 1.5B'
         )
     return int(number)
+
+
+def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    if not re.fullmatch(r"[1-9][0-9]*([x,][1-9][0-9]*)*", text):
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not allowed; allowed are shapes of positive sizes, such as 64x3x3x3,64,10x64,10'
+        )
+    shapes = tuple(tuple(int(size) for size in shape.split("x")) for shape in text.split(","))
+    if not sum(math.prod(shape) for shape in shapes) <= _MOST_PARAMETERS:
+        raise argparse.ArgumentTypeError("these shapes have more than 1e12 parameters")
+    return shapes
 
 
 def _milliseconds(text: str) -> float:

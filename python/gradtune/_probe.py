@@ -34,7 +34,7 @@ _FIRST_BYTES, _MOST_BYTES = 16 << 10, 4 << 20
 _CLEARLY_MS, _CLEARLY = 30.0, 2.0
 _STEP_S = 0.25  # of the trained model in fp32
 _LEAST_PARAMETERS, _MOST_PARAMETERS = 10_000, 4_000_000
-_TENSORS = 64  # of the job whose steps are predicted
+_WIDTH_OF_LAYERS = 64  # width of a transformer over its number of layers, as in GPT-2 small
 
 _PREDICTED = (
     ("DDP fp32", "baseline", "exact"),
@@ -48,9 +48,16 @@ _PREDICTED = (
 class Job:
     """The job whose steps are predicted."""
 
-    parameters: int  # without a trace
+    shapes: tuple[tuple[int, ...], ...]  # of its parameters, from the first layer on
     compute_ms: float  # of a step on one rank; 0: communication alone
-    trace: str | None  # a file as `gradtune trace` writes it, in the place of a model of `parameters`
+    trace: str | None  # a file as `gradtune trace` writes it, in the place of `shapes`
+
+
+def transformer(parameters: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a transformer with about so many parameters: four matrices a layer, without embedding and biases."""
+    layers = max(1, round(math.pow(parameters / (12 * _WIDTH_OF_LAYERS**2), 1 / 3)))
+    width = max(1, round(math.sqrt(parameters / (12 * layers))))
+    return ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width)) * layers
 
 
 def run(job: Job) -> list[str]:
@@ -199,13 +206,14 @@ def _predict(folder: Path, job: Job, knows_compressors: bool) -> list[str]:
     if job.trace is None and uses:
         shares = ", ".join(f"{each['compressor']} {each['share']:.2f}" for each in uses)
         lines.append(f"  gradients of your model may compress to other shares than those of the probe: {shares}")
-        lines.append("  larger matrices suit powersgd better; --trace takes the model and the shares from a recorded job")
+        lines.append("  larger matrices suit powersgd better: --shapes takes those of your model, --trace all of a recorded job")
     return lines
 
 
 def _named(job: Job) -> str:
+    parameters = sum(math.prod(shape) for shape in job.shapes)
     what = f"{job.compute_ms:g} ms of computation" if job.compute_ms else "without the time before the first gradient"
-    return f"{job.trace or f'a model of {job.parameters / 1e6:g} M parameters'}, {what}"
+    return f"{job.trace or f'a model of {parameters / 1e6:.3g} M parameters in {len(job.shapes)} tensors'}, {what}"
 
 
 def _run_program(*words: Any) -> str:
@@ -223,21 +231,16 @@ def _run_program(*words: Any) -> str:
 
 
 def _trace(job: Job, uses: list[Any]) -> dict[str, Any]:
-    """Square matrices of equal size, which are ready one after another in backward, two thirds of the computation."""
-    side = max(1, round(math.sqrt(job.parameters / _TENSORS)))
+    """The last parameters' gradients are ready first, at equal intervals of backward, two thirds of the computation."""
+    interval_us = job.compute_ms * 1e3 * 2 / 3 / max(1, len(job.shapes) - 1)
     return {
         "schema": "gradtune.trace/2",
-        "model": f"{job.parameters} parameters",
+        "model": _named(job),
         "forward_us": 0.0,
         "update_element_us": 0.0,
         "tensors": [
-            {
-                "name": f"{number}.weight",
-                "shape": [side, side],
-                "dtype": "float32",
-                "ready_us": job.compute_ms * 1e3 * 2 / 3 * number / (_TENSORS - 1),
-            }
-            for number in range(_TENSORS)
+            {"name": f"{number}", "shape": list(shape), "dtype": "float32", "ready_us": interval_us * number}
+            for number, shape in enumerate(reversed(job.shapes))
         ],
         "uses": uses,
     }

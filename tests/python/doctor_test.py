@@ -64,6 +64,10 @@ class Doctor(unittest.TestCase):
             (["--parameters", "7"], "allowed is a number from 1000 to 1e12"),
             (["--parameters", "many"], "allowed is a number from 1000 to 1e12"),
             (["--compute-ms", "nan"], "allowed are milliseconds from 0"),
+            (["--shapes", "64x0"], "allowed are shapes of positive sizes"),
+            (["--shapes", "64x64,,2"], "allowed are shapes of positive sizes"),
+            (["--shapes", "1000000x1000001"], "more than 1e12 parameters"),
+            (["--shapes", "64x64", "--parameters", "2M"], "not allowed with argument"),
             (["--bogus"], "--bogus"),
         ):
             ran = run([*GRADTUNE, "doctor", *words])
@@ -94,7 +98,7 @@ class Doctor(unittest.TestCase):
         ran = self.torchrun("--parameters", "2M", "--compute-ms", "30")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertEqual(ran.stdout.count("link: 2 ranks over Gloo"), 1)
-        self.assertIn("predicted steps of a model of 2 M parameters, 30 ms of computation:", ran.stdout)
+        self.assertRegex(ran.stdout, r"predicted steps of a model of 2\S* M parameters in 12 tensors, 30 ms of computation:")
         self.assertEqual(len(predicted(ran.stdout)), 4, ran.stdout)
         self.assertRegex(ran.stdout, r"all_reduce \(flat\) .* samples, median error \d+ %")
         for name, ms in predicted(ran.stdout).items():
