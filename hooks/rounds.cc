@@ -31,10 +31,21 @@ Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const Ou
                const tuner::RoundLength& length)
     : session_(session), outer_(std::move(parameters), rates), length_(length) {
   session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
+  say_length();
+}
+
+void Rounds::say_length() const {
   const tuner::UpdatesARound& allowed = length_.allowed();
   session_.say("gradtune: training goes on in rounds of " + std::to_string(allowed.least) + " to " +
                std::to_string(allowed.most) +
                " updates; from here on, a step is the exchange of a round and one update\n");
+}
+
+void Rounds::allow(const tuner::UpdatesARound& allowed) {
+  core::check(!is_exchanging(), "the length of rounds changes while an exchange is under way");
+  length_ = tuner::RoundLength(allowed, {.updates = allowed.least});
+  is_noted_ = false;
+  say_length();
 }
 
 bool Rounds::end_update() {

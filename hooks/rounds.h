@@ -35,6 +35,9 @@ class Rounds {
   // session must not end before.
   bool complete();
 
+  // The rounds from now on have these lengths, the shortest first. Not while an exchange is under way.
+  void allow(const tuner::UpdatesARound& allowed);
+
   struct Progress {
     int64_t rounds = 0;   // whose exchange is complete
     int64_t updates = 0;  // since the last exchange began
@@ -57,6 +60,7 @@ class Rounds {
   bool is_exchanging() const { return !changes_.empty(); }
   void begin_exchange(bool is_delayed);
   void averaged(const core::StepReport& report);
+  void say_length() const;
   void note(const std::optional<tuner::ExchangeTimes>& times);
 
   Session& session_;

@@ -62,7 +62,10 @@ void define_rounds(py::module_& module) {
       .def("outer_momenta", &PythonRounds::outer_momenta)
       .def("restore",
            [](PythonRounds& rounds, int64_t count, const RoundNumbers& round,
-              const std::vector<torch::Tensor>& momenta) { rounds.restore(count, round_of(round), momenta); });
+              const std::vector<torch::Tensor>& momenta) { rounds.restore(count, round_of(round), momenta); })
+      .def("allow", [](PythonRounds& rounds, int64_t least, int64_t most, std::optional<int64_t> delay) {
+        rounds.allow({.least = least, .most = most, .delay = delay});
+      });
 
   module.def("check_rounds", [](int64_t most, int64_t least, std::optional<int64_t> delay, int64_t dense_steps,
                                 double outer_lr, double outer_momentum) {

@@ -48,4 +48,8 @@ void PythonRounds::restore(int64_t rounds, const tuner::RoundShape& round, const
   run([&](Session&) { rounds_->restore(rounds, round, momenta); });
 }
 
+void PythonRounds::allow(const tuner::UpdatesARound& allowed) {
+  run([&](Session&) { rounds_->allow(allowed); });
+}
+
 }  // namespace gradtune

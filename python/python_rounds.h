@@ -33,6 +33,7 @@ class PythonRounds final : public PythonSession {
   Rounds::Progress round_progress() const { return rounds_->progress(); }
   std::vector<torch::Tensor> outer_momenta() const { return rounds_->outer().momenta(); }
   void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
+  void allow(const tuner::UpdatesARound& allowed);
 
  private:
   bool ended(const std::function<bool(Rounds&)>& call);

@@ -31,8 +31,9 @@ from ._errors import Error
 from ._hooked import Wrap
 from ._optimizer import Methods, methods_of, names_of
 from ._options import Options, PathLike, as_given, with_options
+from ._shards import TrainedShards, check_sites, is_sharded
 from ._trained import Group, Named, Trained
-from ._wrap import begin, check
+from ._wrap import begin, check, open_session
 from .replicas import is_replicated
 
 
@@ -111,10 +112,12 @@ class _RoundsWrap(Wrap):
         """The session, if it is in rounds."""
         return self.session if isinstance(self.session, _gradtune.Rounds) else None
 
-    def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
-        super().start(session, methods)
-        self.dense_steps = 0
+    def open(self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
+        """The session of the dense steps."""
+        session = open_session(self, trained, group, options)
         session.learn_round_length(self._plan.least, self._plan.most, self._plan.delay)
+        self.dense_steps = 0
+        return session
 
     def begin_rounds(self, first: tuple[int, int]) -> _gradtune.Rounds:
         """Ends the synchronous session, and begins rounds of so many updates and that delay; all ranks call it."""
@@ -159,6 +162,9 @@ class _RoundsWrap(Wrap):
         if self.dense_steps >= self._plan.dense_steps and first[0] > 1:
             self.begin_rounds(first)
 
+    def loaded(self) -> None:
+        """Called when the number of rounds was loaded."""
+
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._rescued():
             super()._after(optimizer, args, kwargs)
@@ -176,6 +182,30 @@ class _RoundsWrap(Wrap):
     def _round_ended(self, ended: bool) -> None:
         if ended and self._kept is not None:
             self._kept.keep(self)
+
+
+class _ShardedRoundsWrap(_RoundsWrap):
+    """A wrap of a model that FSDP2 shards in each site. It is in rounds from the first step on; the dense steps are
+    rounds of one update."""
+
+    def open(self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
+        plan = self._plan
+        self._is_dense = True
+        speaks = 0 in dist.get_process_group_ranks(group)  # the group of one shard speaks for all
+        given = options if speaks else {**options, "quiet": True}
+        return _gradtune.Rounds(
+            trained, trained.count, group, given, 1, 1, 0, (1, 0), plan.outer_lr, plan.outer_momentum
+        )
+
+    def _updated(self) -> None:
+        super()._updated()
+        self.loaded()
+
+    def loaded(self) -> None:
+        rounds = self.rounds
+        if self._is_dense and rounds is not None and rounds.round_progress()["rounds"] >= self._plan.dense_steps:
+            self._is_dense = False
+            rounds.allow(self._plan.least, self._plan.most, self._plan.delay)
 
 
 class _KeptRound:
@@ -249,6 +279,7 @@ class _RoundsMethods(Methods):
         if saved[0] > 0 and wrap.rounds is None:
             wrap.begin_rounds(saved)
         wrap.session.load_checkpoint(path)
+        wrap.loaded()
         if wrap.rounds is None:
             wrap.dense_steps = _gradtune.saved_dense_steps(path, wrap.session.progress()["step"])
 
@@ -262,14 +293,49 @@ class _RoundsMethods(Methods):
         saved = int(state["updates_a_round"]), 0
         rounds = wrap.rounds or wrap.begin_rounds(saved)
         rounds.restore(int(state["rounds"]), saved, list(state["momenta"]))
+        wrap.loaded()
 
 
 class RoundsOptimizer(_RoundsMethods, torch.optim.Optimizer):
     """The type of an optimizer that rounds() returned, for type checkers; the object keeps its own class."""
 
 
-def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessGroup, options: dict[str, Any]) -> None:
-    begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods))
+def _open(wrap: Wrap, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
+    assert isinstance(wrap, _RoundsWrap)
+    return wrap.open(trained, group, options)
+
+
+def _begin(
+    wrap: Wrap,
+    model: weakref.ref[torch.nn.Module],
+    group: dist.ProcessGroup,
+    options: dict[str, Any],
+    of: type[Trained],
+) -> None:
+    begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods), of, _open)
+
+
+def _check_kind(
+    model: torch.nn.Module, group: dist.ProcessGroup | None, plan: _Plan, keep_round: PathLike | None
+) -> None:
+    """Raises Error for a kind of model that is not served, or not with this plan."""
+    if isinstance(model, DistributedDataParallel) or is_replicated([model]):
+        refuse(
+            "rounds() takes the plain model; allowed is the module inside DistributedDataParallel, or a model that FSDP2 shards "
+            "over a mesh of one dimension"
+        )
+    if keep_round is not None and plan.delay != 0:
+        refuse(f"keep_round is {keep_round!r} with delay {plan.delay}; allowed is a delay of 0, after which ranks are equal")
+    if not is_sharded(model):
+        return
+    check_sites(model, group)
+    if plan.least != plan.most or plan.delay is None:
+        refuse(
+            f"the model is sharded, with least {plan.least}, most {plan.most} and delay {plan.delay}; allowed is least equal "
+            "to most and a fixed delay, as the groups of the shards would choose rounds of different lengths"
+        )
+    if keep_round is not None:
+        refuse("keep_round was given for a sharded model; allowed is save_checkpoint() with a folder for each shard")
 
 
 @with_options
@@ -309,6 +375,9 @@ def rounds(
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
     the beginning of the round.
 
+    A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
+    shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.
+
     Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap(), and hold
     for the exchange between rounds too. Lossy compressors need no dense steps of their own there.
 
@@ -326,19 +395,17 @@ def rounds(
             memory: a copy of the model, the optimizer's state and the outer momentum. See load_round().
 
     Raises:
-        Error: As wrap(), and for models of DistributedDataParallel or FSDP2.
+        Error: As wrap(), and for models of DistributedDataParallel, or that FSDP2 shards over several dimensions.
         TypeError: An argument has a wrong type or name.
     """
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
     _gradtune.check_rounds(*dataclasses.astuple(plan))
     check([optimizer], [model])
-    if isinstance(model, DistributedDataParallel) or is_replicated([model]):
-        refuse("rounds() takes the plain model; allowed is the module inside DistributedDataParallel, not sharded by FSDP2")
-    if keep_round is not None and delay != 0:
-        refuse(f"keep_round is {keep_round!r} with delay {delay}; allowed is a delay of 0, after which ranks are equal")
+    _check_kind(model, group, plan, keep_round)
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
-    made = _RoundsWrap(optimizer, plan, ranks, given, kept)
-    made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given)
+    kind, of = (_ShardedRoundsWrap, TrainedShards) if is_sharded(model) else (_RoundsWrap, Trained)
+    made = kind(optimizer, plan, ranks, given, kept)
+    made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given, of=of)
     made.begin(made)
     return cast(RoundsOptimizer, optimizer)

@@ -118,11 +118,15 @@ class Trained:
             check_optimizer(optimizer)
             self.look(optimizer)
         for prefix, model in self._alive_models():
-            check_model(model, prefix, self.ignored)
-        check_stepped(list(self._alive()), [p for _, p in self.parameters()])
+            self.check_model(model, prefix)
+        check_stepped(list(self._alive()), [p for _, model in self._alive_models() for p in model.parameters()])
         attach = self._attach()
         assert attach is not None
         attach(self)
+
+    def check_model(self, model: torch.nn.Module, prefix: str) -> None:
+        """Raises Error for a model that is not served."""
+        check_model(model, prefix, self.ignored)
 
     def parameters(self) -> Named:
         if self._is_gone():

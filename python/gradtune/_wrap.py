@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, overload
 
 import torch
@@ -56,23 +56,36 @@ def _make_hook_of(ddp: DistributedDataParallel, session: _gradtune.Session) -> N
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
 
 
+# Makes a session for a wrap, of what is trained, a group and options.
+Open = Callable[[Wrap, Trained, dist.ProcessGroup, dict[str, Any]], _gradtune.Session]
+
+
+def open_session(
+    made: Wrap, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
+) -> _gradtune.Session:
+    """A session for the gradients of each step."""
+    brings = _gradtune.Brings.hooks if made.ddp is None else _gradtune.Brings.ddp
+    return _gradtune.Session(trained, trained.count, group, options, brings)
+
+
 def begin(
     made: Wrap,
     models: Sequence[weakref.ref[torch.nn.Module]],
     group: dist.ProcessGroup,
     options: Mapping[str, Any],
     methods: Mapping[str, Any],
+    of: type[Trained] = Trained,
+    make: Open = open_session,
 ) -> None:
     """Attaches a wrap to its models, and starts its session; all ranks call it."""
     alive = [model for model in (reference() for reference in models) if model is not None]
-    trained = Trained(made.alive(), alive, options.get("ignore", ()), made.attach)
+    trained = of(made.alive(), alive, options.get("ignore", ()), made.attach)
     given = {**options, "ignore": trained.ignored} if trained.ignored else dict(options)
-    ddp, session = made.ddp, None
-    brings = _gradtune.Brings.hooks if ddp is None else _gradtune.Brings.ddp
+    session = None
     try:
-        session = _gradtune.Session(trained, trained.count, group, given, brings)
-        if ddp is not None:
-            _make_hook_of(ddp, session)
+        session = make(made, trained, group, given)
+        if made.ddp is not None:
+            _make_hook_of(made.ddp, session)
         made.start(session, methods)
     except BaseException as error:  # the program may catch it and train in another way
         made.detach()
