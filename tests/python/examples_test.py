@@ -5,6 +5,8 @@ installed are left out."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import importlib.util
 import os
 import re
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 import ranks
@@ -21,7 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 NO_NETWORK = 4  # exit code of examples/cluster
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs ranks of one thread each; output and errors come together."""
     return subprocess.run(
         command,
@@ -30,8 +33,18 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=280,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Ends the process behind the block."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def torchrun(size: int, script: str, *arguments: str) -> str:
@@ -93,6 +106,22 @@ print(f"ranks are alike after {trainer.optimizers[0].progress().step} steps", fl
 '''
 
 
+# Rank 1 of group 1 dies in its 40th update, the first time that the group runs.
+KILLED_ONCE = """
+import os, runpy, signal, sys
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+updates = 0
+def count(*_):
+    global updates
+    updates += 1
+    if updates == 40 and os.environ["GROUP"] == "1" and os.environ["RANK"] == "1" and not os.path.exists(os.environ["KILLED"]):
+        open(os.environ["KILLED"], "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+register_optimizer_step_pre_hook(count)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 # accelerate shards on a machine with several GPUs alone; here it is told of one, with tensors on the CPU.
 ON_CPU = '''
 import runpy, sys
@@ -152,6 +181,39 @@ class Examples(unittest.TestCase):
     def test_two_sites(self) -> None:
         printed = torchrun(2, "two_sites.py")
         self.assertRegex(printed, r"RoundProgress\(synchronous=False, rounds=\d+, updates=0")
+
+    def test_in_torchft(self) -> None:
+        """A rank of one of two replica groups is killed; its group comes back, and both end with equal parameters."""
+        if importlib.util.find_spec("torchft") is None:
+            self.skipTest("torchft is not installed")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            killing = folder / "killing.py"
+            killing.write_text(KILLED_ONCE)
+            port = ranks.free_port()
+            command = [str(Path(sys.executable).parent / "torchft_lighthouse"), "--min_replicas", "1"]
+            command += ["--bind", f"[::]:{port}", "--join_timeout_ms", "1000"]
+
+            def keep_running(group: str) -> list[str]:
+                """The printed texts of a group that is started again when it fails, at most twice."""
+                launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+                given = ["--steps", "120", "--strategy", str(folder / f"{group}.json")]
+                told = {"GROUP": group, "KILLED": str(folder / "killed"), "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
+                printed = []
+                for _ in range(3):
+                    ran = run([*launcher, str(killing), str(EXAMPLES / "in_torchft.py"), *given], **told)
+                    printed.append(ran.stdout)
+                    if ran.returncode == 0:
+                        return printed
+                raise AssertionError("\n".join(printed))
+
+            with ended(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)):
+                with concurrent.futures.ThreadPoolExecutor() as threads:
+                    stays, returns = threads.map(keep_running, ("0", "1"))
+        self.assertEqual((len(stays), len(returns)), (1, 2))
+        found = [re.findall(r"rank \d of group \d: (\S+) after 120 steps", text) for text in (stays[0], returns[1])]
+        self.assertEqual([len(digests) for digests in found], [2, 2], (stays, returns))
+        self.assertEqual(len({*found[0], *found[1]}), 1, found)
 
     def test_hsdp(self) -> None:
         self.between_replicas(str(EXAMPLES / "hsdp.py"))
