@@ -23,6 +23,8 @@ void check(const RoundOptions& rounds) {
   if (const int64_t delay = rounds.delay.value_or(0); delay != 0) {
     refuse_unless(delay > 0 && delay < rounds.least, "delay", delay, "0, or a number of updates below least");
   }
+  refuse_unless(!rounds.uneven || rounds.delay == 0, "uneven", "true",
+                "false with a delay other than 0, since ranks would differ in the updates beside an exchange");
   refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
   refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
                 "a number above 0 and at most 1");

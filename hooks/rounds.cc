@@ -3,6 +3,7 @@
 #include "hooks/rounds.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <utility>
 
@@ -28,8 +29,9 @@ std::string describe_length(const tuner::RoundLength& length, const tuner::Excha
 }
 
 Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
-               const tuner::RoundLength& length)
-    : session_(session), outer_(std::move(parameters), rates), length_(length) {
+               const tuner::RoundLength& length, bool uneven)
+    : session_(session), outer_(std::move(parameters), rates), length_(length), updating_since_ns_(clock_.now_ns()) {
+  if (uneven) speed_.emplace();
   session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
   say_length();
 }
@@ -48,44 +50,61 @@ void Rounds::allow(const tuner::UpdatesARound& allowed) {
   say_length();
 }
 
+int64_t Rounds::own_updates() const {
+  const int64_t updates = length_.round().updates;
+  return speed_ ? speed_->updates(updates, length_.allowed().most) : updates;
+}
+
 bool Rounds::end_update() {
   ++updates_;
   ++updates_of_step_;
-  const auto [updates, delay] = length_.round();  // changes only when an exchange is completed
+  const int64_t delay = length_.round().delay;  // changes only when an exchange is completed
   if (is_exchanging()) {
     if (updates_ >= delay) return complete();
     session_.advance();
     return false;
   }
-  if (updates_ < updates) return false;
+  if (updates_ < own_updates()) return false;
   begin_exchange(/*is_delayed=*/delay > 0);
   return delay == 0 && complete();
 }
 
 bool Rounds::end_round() {
   const bool completed = complete();
-  if (updates_ == 0) return completed;
+  if (updates_ == 0 && !speed_) return completed;  // with speeds of their own, others may have updates
+  if (speed_) updates_of_step_ = 0;                // it is no whole round
   begin_exchange(/*is_delayed=*/false);
   return complete();
 }
 
 Rounds::Progress Rounds::progress() const {
-  const auto [updates, delay] = length_.round();
   return {.rounds = rounds_,
           .updates = updates_,
-          .updates_a_round = updates,
-          .delay = delay,
+          .updates_a_round = own_updates(),
+          .delay = length_.round().delay,
           .exchange_ms = last_.exchange_ms,
           .update_ms = last_.update_ms};
+}
+
+// The numbers of updates add up to the same on all ranks, which fp32 holds exactly below 2^24.
+double Rounds::weight() {
+  if (!speed_) return 1;
+  const double updates = static_cast<double>(updates_);
+  own_ms_ = updates > 0 ? static_cast<double>(clock_.now_ns() - updating_since_ns_) * 1e-6 / updates : 0;
+  std::array<float, 2> sums = {static_cast<float>(updates_), 1};
+  session_.sum(sums);
+  return sums[0] > 0 ? updates * sums[1] / sums[0] : 1;
 }
 
 void Rounds::begin_exchange(bool is_delayed) {
   const std::vector<torch::Tensor>& parameters = outer_.parameters();
   if (is_delayed) outer_.keep_going();
   session_.begin_pass();
+  const double of_this_rank = weight();
   changes_.resize(parameters.size());
   for (size_t p = parameters.size(); p-- > 0;) {
     changes_[p] = outer_.change(p);
+    if (speed_) changes_[p].mul_(of_this_rank);
     session_.hand_over(parameters[p], changes_[p]);
   }
   updates_ = 0;
@@ -96,10 +115,13 @@ bool Rounds::complete() {
   session_.end_pass();
   changes_.clear();
   session_.begin_update();
+  // Ranks that are not equally fast spend about the same time on a round, which counts as the slowest one's updates.
+  if (speed_ && updates_of_step_ > 0) updates_of_step_ = length_.round().updates;
   updates_of_step_ > 0 ? session_.count_updates(updates_of_step_) : session_.exclude_step();
   session_.end_update();
   updates_of_step_ = 0;
   ++rounds_;
+  updating_since_ns_ = clock_.now_ns();
   return true;
 }
 
@@ -111,6 +133,7 @@ void Rounds::averaged(const core::StepReport& report) {
         " is lost: a parameter was not finite on some rank, so all ranks went back to the beginning of the round\n");
   }
   if (!report.excluded) last_ = tuner::exchange_times(report);
+  if (speed_ && !report.excluded) speed_->learn(own_ms_, last_.update_ms);
   if (!std::exchange(is_noted_, true)) note({});
   if (const auto times = length_.learn(report)) {
     session_.say("gradtune: " + describe_length(length_, *times) + '\n');

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Training in rounds: each rank updates its own parameters, and after a number of updates a session averages what
-// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). All ranks make the same number of
-// updates in a round, which the reports of the rounds before decide (tuner/round_length.h).
+// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). The reports of the rounds
+// before decide the number of updates in a round (tuner/round_length.h). All ranks make that number. Or, where they are
+// not equally fast, a faster one makes more (tuner/site_speed.h), and the mean is weighted with the numbers of updates.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,20 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/clock.h"
 #include "hooks/outer_step.h"
 #include "hooks/session.h"
 #include "tuner/round_length.h"
+#include "tuner/site_speed.h"
 
 namespace gradtune {
 
 class Rounds {
  public:
   // The session takes changes in place of gradients (Arrival::handed_over, averages), and must outlive this object.
+  // `uneven`: a faster rank makes more updates. The delay is 0 then.
   Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
-         const tuner::RoundLength& length);
+         const tuner::RoundLength& length, bool uneven = false);
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 
@@ -42,7 +46,7 @@ class Rounds {
     int64_t rounds = 0;   // whose exchange is complete
     int64_t updates = 0;  // since the last exchange began
     // The round under way, whose exchange will be under way during `delay` updates.
-    int64_t updates_a_round = 1, delay = 0;
+    int64_t updates_a_round = 1, delay = 0;  // on this rank
     // The times of the last round whose report came, in ms: the whole exchange on the slowest rank, and one update.
     double exchange_ms = 0, update_ms = 0;
   };
@@ -58,7 +62,9 @@ class Rounds {
 
  private:
   bool is_exchanging() const { return !changes_.empty(); }
+  int64_t own_updates() const;  // of the round under way
   void begin_exchange(bool is_delayed);
+  double weight();  // of this rank's changes in their mean, where ranks are not equally fast
   void averaged(const core::StepReport& report);
   void say_length() const;
   void note(const std::optional<tuner::ExchangeTimes>& times);
@@ -71,6 +77,11 @@ class Rounds {
   int64_t updates_of_step_ = 0;         // since an exchange was completed
   bool is_noted_ = false;               // the first length, in the journal
   tuner::ExchangeTimes last_;           // of the last round whose report came
+  // The speed of this rank, if ranks need not be equally fast, from the times of its updates alone.
+  const core::SteadyClock clock_;
+  std::optional<tuner::SiteSpeed> speed_;
+  int64_t updating_since_ns_ = 0;
+  double own_ms_ = 0;  // of one update in the last round
 };
 
 // A line for people about a new length of rounds.

@@ -99,7 +99,8 @@ class RoundsOptimizer::State {
     if (!options.lossy_after) options.lossy_after = 0;  // the dense steps are done
     open(Arrival::handed_over, options);
     rounds_.emplace(*session_, session_->trained(),
-                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_);
+                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_,
+                    of_rounds_.uneven);
   }
 
   torch::optim::Optimizer& inner_;

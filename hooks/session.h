@@ -83,6 +83,10 @@ class Session {
   void advance() {
     raised([&] { explained(Final::every_error, [this] { executor_.advance(); }); });
   }
+  // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient.
+  void sum(std::span<float> values) {
+    explained(Final::every_error, [&] { peers_.sum(values); });
+  }
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);
   }

@@ -51,10 +51,10 @@ void define_rounds(py::module_& module) {
       .def(py::init([](const py::object& source, const std::shared_ptr<RegistrationCount>& count,
                        const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
                        int64_t most, std::optional<int64_t> delay, const RoundNumbers& first, double outer_lr,
-                       double outer_momentum) {
+                       double outer_momentum, bool uneven) {
         const tuner::RoundLength length({.least = least, .most = most, .delay = delay}, round_of(first));
         return std::make_unique<PythonRounds>(source, count, group, options, length,
-                                              OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum});
+                                              OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum}, uneven);
       }))
       .def("end_round", &PythonRounds::end_round)
       .def("complete", &PythonRounds::complete)
@@ -68,13 +68,14 @@ void define_rounds(py::module_& module) {
       });
 
   module.def("check_rounds", [](int64_t most, int64_t least, std::optional<int64_t> delay, int64_t dense_steps,
-                                double outer_lr, double outer_momentum) {
+                                double outer_lr, double outer_momentum, bool uneven) {
     check(RoundOptions{.most = most,
                        .least = least,
                        .delay = delay,
                        .dense_steps = dense_steps,
                        .outer_lr = outer_lr,
-                       .outer_momentum = outer_momentum});
+                       .outer_momentum = outer_momentum,
+                       .uneven = uneven});
   });
   module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
     save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});

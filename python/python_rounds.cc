@@ -10,9 +10,9 @@ namespace gradtune {
 
 PythonRounds::PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
                            const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
-                           const tuner::RoundLength& length, const OuterStep::Rates& rates)
+                           const tuner::RoundLength& length, const OuterStep::Rates& rates, bool uneven)
     : PythonSession(std::move(source), std::move(count), group, options, Brings::changes) {
-  run([&](Session& session) { rounds_ = std::make_unique<Rounds>(session, session.trained(), rates, length); });
+  run([&](Session& session) { rounds_ = std::make_unique<Rounds>(session, session.trained(), rates, length, uneven); });
 }
 
 bool PythonRounds::ended(const std::function<bool(Rounds&)>& call) {

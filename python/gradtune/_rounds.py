@@ -65,6 +65,7 @@ class _Plan:
     dense_steps: int
     outer_lr: float
     outer_momentum: float
+    uneven: bool
 
 
 class _Attached:
@@ -136,6 +137,7 @@ class _RoundsWrap(Wrap):
             first,
             plan.outer_lr,
             plan.outer_momentum,
+            plan.uneven,
         )
         self._round_ended(True)
         return session
@@ -194,7 +196,7 @@ class _ShardedRoundsWrap(_RoundsWrap):
         speaks = 0 in dist.get_process_group_ranks(group)  # the group of one shard speaks for all
         given = options if speaks else {**options, "quiet": True}
         return _gradtune.Rounds(
-            trained, trained.count, group, given, 1, 1, 0, (1, 0), plan.outer_lr, plan.outer_momentum
+            trained, trained.count, group, given, 1, 1, 0, (1, 0), plan.outer_lr, plan.outer_momentum, False
         )
 
     def _updated(self) -> None:
@@ -334,6 +336,8 @@ def _check_kind(
             f"the model is sharded, with least {plan.least}, most {plan.most} and delay {plan.delay}; allowed is least equal "
             "to most and a fixed delay, as the groups of the shards would choose rounds of different lengths"
         )
+    if plan.uneven:
+        refuse("uneven was given for a sharded model; allowed is False, as the ranks of a site update together")
     if keep_round is not None:
         refuse("keep_round was given for a sharded model; allowed is save_checkpoint() with a folder for each shard")
 
@@ -350,6 +354,7 @@ def rounds(
     dense_steps: int = 80,
     outer_lr: float = 0.8,
     outer_momentum: float = 0.3,
+    uneven: bool = False,
     keep_round: PathLike | None = None,
     **options: Unpack[Options],
 ) -> RoundsOptimizer:
@@ -363,13 +368,12 @@ def rounds(
         optimizer.end_round()  # all ranks have the same parameters from here on
 
     Training is synchronous for `dense_steps` steps, as with wrap(). From then on it switches to rounds as soon as an
-    exchange at each step takes more than a twentieth of the step's computation. In a round each rank updates its own
-    parameters, with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters
-    changed is the gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go
-    on from its result. A round has the fewest updates, up to `most`, with which ranks wait for an exchange no longer than
-    a twentieth of the time. With a delay, updates go on beside it. All this changes only between rounds.
-
-    This changes what is learned, so `most` is a limit that the user sets. With most=1 training stays synchronous.
+    exchange at each step takes more than a twentieth of its computation. In a round each rank updates its own parameters,
+    with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters changed is the
+    gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go on from its
+    result. A round has the fewest updates, up to `most`, with which ranks wait for at most a twentieth of the time. With a
+    delay, updates go on beside the exchange. This changes what is learned, so `most` is a limit that the user sets. With
+    most=1 training stays synchronous.
 
     In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
@@ -378,8 +382,8 @@ def rounds(
     A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
     shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.
 
-    Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap(), and hold
-    for the exchange between rounds too. Lossy compressors need no dense steps of their own there.
+    Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap(). Lossy
+    compressors need no dense steps of their own between rounds.
 
     Args:
         most: The most updates in a round, from 1 to 1,000,000.
@@ -391,14 +395,14 @@ def rounds(
         dense_steps: Synchronous steps before the first round.
         outer_lr: The learning rate of the outer step, above 0 and at most 1.
         outer_momentum: The momentum of the outer step, from 0 to below 1.
-        keep_round: A file that gets the state of the last round's end if another rank is lost. That state is kept in
-            memory: a copy of the model, the optimizer's state and the outer momentum. See load_round().
+        uneven: A rank that is faster than the slowest makes more updates in a round, at most `most`, and weighs more.
+        keep_round: A file that gets the last round's end, which is kept in memory, if a rank is lost. See load_round().
 
     Raises:
         Error: As wrap(), and for models of DistributedDataParallel, or that FSDP2 shards over several dimensions.
         TypeError: An argument has a wrong type or name.
     """
-    plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum)
+    plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
     _gradtune.check_rounds(*dataclasses.astuple(plan))
     check([optimizer], [model])
     _check_kind(model, group, plan, keep_round)

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -122,6 +123,45 @@ class Job {
   Session session_;
   Rounds rounds_;
 };
+
+// Rank 1 takes three times as long for an update, and each update adds 1 on rank 0 and 2 on rank 1.
+TEST(Rounds, AFasterRankMakesMoreUpdatesAndWeighsMore) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    torch::nn::Sequential model = make_mlp(1);
+    torch::optim::AdamW inner = make_inner(model);
+    Session session(trained_by({&inner}, *model, Arrival::handed_over), group,
+                    quiet({.fidelity = "exact", .tuning_budget = 0}));
+    const tuner::RoundLength length({.least = 4, .most = 40}, {.updates = 4});
+    Rounds rounds(session, model->parameters(), {.lr = 1, .momentum = 0}, length, /*uneven=*/true);
+    const auto value = [&] { return model->parameters().front().flatten()[0].item<double>(); };
+    bool was_faster = false;
+    const auto train = [&](const std::function<bool(int64_t)>& ended) {
+      const double before = value();
+      int64_t own = 0;
+      do {
+        std::this_thread::sleep_for(std::chrono::milliseconds(rank.rank == 0 ? 10 : 30));
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& parameter : model->parameters()) parameter.add_(1 + rank.rank);
+      } while (!ended(++own));
+      std::vector<torch::Tensor> updates = {torch::zeros({2}, torch::kDouble)};
+      updates[0][rank.rank] = static_cast<double>(own);
+      group->allreduce(updates)->wait();
+      const double n0 = updates[0][0].item<double>(), n1 = updates[0][1].item<double>();
+      EXPECT_NEAR(value() - before, (n0 * n0 + 2 * n1 * n1) / (n0 + n1), 1e-3) << n0 << " and " << n1 << " updates";
+      EXPECT_GE(n1, 1);
+      was_faster = was_faster || n0 >= n1 + 2;
+    };
+    for (int round = 0; round < 3 * static_cast<int>(tuner::SiteSpeed::kRounds); ++round) {
+      train([&](int64_t) { return rounds.end_update(); });
+    }
+    EXPECT_TRUE(was_faster);
+    train([&](int64_t own) {  // a round that ends early, with one and two updates
+      EXPECT_FALSE(rounds.end_update());
+      return own > rank.rank && rounds.end_round();
+    });
+  });
+}
 
 TEST(Rounds, EqualTheSameTrainingOnOneRank) {
   for (const int size : {1, 2, 4}) {

@@ -28,7 +28,8 @@ def begun(updates: int, **options: Any) -> tuple[Any, Any]:
         dist.init_process_group("gloo")
     model = rounds.new_model()
     inner = torch.optim.AdamW(model.parameters(), 0.01)
-    optimizer = gradtune.rounds(inner, model, least=updates, most=updates, dense_steps=5, **{**EXACT, **options})
+    given = {"least": updates, "most": updates, "dense_steps": 5, **EXACT, **options}
+    optimizer = gradtune.rounds(inner, model, **given)
     for step in range(5):
         assert optimizer.round_progress().synchronous
         rounds.update(model, optimizer, dist.get_rank(), step)
@@ -179,6 +180,25 @@ def restarts(folder: str) -> dict[str, Any]:
     }
 
 
+def unequally_fast() -> dict[str, Any]:
+    """Rank 1 takes longer for its updates; all ranks train for as many rounds."""
+    import torch
+    import torch.distributed as dist
+
+    model, optimizer = begun(2, most=20, least=2, uneven=True)
+    updates = 0
+    while optimizer.round_progress().rounds < 25:
+        time.sleep(0.02 * dist.get_rank())
+        rounds.update(model, optimizer, dist.get_rank(), updates)
+        updates += 1
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    all_flat = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_flat, flat)
+    optimizer.close()
+    dist.destroy_process_group()
+    return {"updates": updates, "equal": all(torch.equal(each, flat) for each in all_flat)}
+
+
 def refusals() -> dict[str, str]:
     import gradtune
     import torch
@@ -192,6 +212,7 @@ def refusals() -> dict[str, str]:
         "least": {"least": 9},
         "delay": {"delay": 1},
         "keep_round": {"delay": None, "keep_round": "round.pt"},
+        "uneven": {"uneven": True, "delay": None},
         "dense_steps": {"dense_steps": 0},
         "outer_lr": {"outer_lr": 0.0},
         "outer_momentum": {"outer_momentum": 1.0},
@@ -245,12 +266,18 @@ class RoundsTest(unittest.TestCase):
             for told in ranks.must_run(restarts, arguments=[folder]):
                 self.assertEqual(told, {"synchronous": False, "rounds": 0, "equal": True})
 
+    def test_a_faster_rank_makes_more_updates(self) -> None:
+        fast, slow = ranks.must_run(unequally_fast)
+        self.assertTrue(fast["equal"] and slow["equal"])
+        self.assertGreater(fast["updates"], slow["updates"])
+
     def test_wrong_arguments_are_named(self) -> None:
         (told,) = ranks.must_run(refusals, 1)
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
         self.assertIn("delay is 1; allowed is 0, or a number of updates below least", told["delay"])
         self.assertIn("with delay None; allowed is a delay of 0", told["keep_round"])
+        self.assertIn("uneven is true; allowed is false with a delay other than 0", told["uneven"])
         self.assertIn("dense_steps is 0; allowed is", told["dense_steps"])
         self.assertIn("outer_lr is 0; allowed is", told["outer_lr"])
         self.assertIn("outer_momentum is 1; allowed is", told["outer_momentum"])

@@ -148,6 +148,7 @@ def refusals() -> dict[str, str]:
         ("all ranks", model, dist.group.WORLD, {"least": 4, "most": 4}),
         ("length", model, sites, {}),
         ("delay", model, sites, {"least": 4, "most": 4, "delay": None}),
+        ("uneven", model, sites, {"least": 4, "most": 4, "uneven": True}),
         ("keep_round", model, sites, {"least": 4, "most": 4, "keep_round": "round.pt"}),
         ("two dimensions", of_both, sites, {"least": 4, "most": 4}),
         ("partly", partly, sites, {"least": 4, "most": 4}),
@@ -178,6 +179,7 @@ class ShardedRounds(unittest.TestCase):
             self.assertIn("allowed are shards over one dimension, and a group with one rank of each site", told["all ranks"])
             self.assertIn("least 1, most 8 and delay 0; allowed is least equal to most", told["length"])
             self.assertIn("delay None; allowed is least equal to most and a fixed delay", told["delay"])
+            self.assertIn("uneven was given for a sharded model", told["uneven"])
             self.assertIn("keep_round was given for a sharded model", told["keep_round"])
             self.assertIn("rounds() takes the plain model", told["two dimensions"])
             self.assertIn("is in no unit of FSDP2", told["partly"])

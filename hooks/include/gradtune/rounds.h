@@ -30,6 +30,9 @@ struct RoundOptions {
   int64_t dense_steps = 80;
   // The outer step: SGD with Nesterov momentum, whose gradient is the mean change of the parameters.
   double outer_lr = 0.8, outer_momentum = 0.3;
+  // A rank that is faster than the slowest one makes more updates in a round, at most `most`, and changes are weighted
+  // with the numbers of updates. Train for a number of rounds then, as ranks differ in updates. Needs a delay of 0.
+  bool uneven = false;
 };
 
 // An optimizer whose ranks exchange in rounds. Not copyable, not thread-safe.
