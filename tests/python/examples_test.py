@@ -106,17 +106,25 @@ print(f"ranks are alike after {trainer.optimizers[0].progress().step} steps", fl
 '''
 
 
-# Rank 1 of group 1 dies in its 40th update, the first time that the group runs.
+# Rank 1 of group 1 dies in its 40th update, the first time that the group runs. Group 0 is slow while group 1 is not there.
 KILLED_ONCE = """
-import os, runpy, signal, sys
+import os, runpy, signal, sys, time
+from pathlib import Path
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+folder, group, rank = Path(os.environ["FOLDER"]), os.environ["GROUP"], os.environ["RANK"]
+here, killed, returned = folder / "here", folder / "killed", folder / "returned"
+is_back = group == "1" and killed.exists()
 updates = 0
 def count(*_):
     global updates
     updates += 1
-    if updates == 40 and os.environ["GROUP"] == "1" and os.environ["RANK"] == "1" and not os.path.exists(os.environ["KILLED"]):
-        open(os.environ["KILLED"], "w").close()
+    if group == "1" and updates == 3:
+        (returned if is_back else here).touch()
+    elif group == "1" and rank == "1" and updates == 40 and not is_back:
+        killed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    elif group == "0" and (not here.exists() or (killed.exists() and not returned.exists())):
+        time.sleep(0.2)
 register_optimizer_step_pre_hook(count)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -197,8 +205,8 @@ class Examples(unittest.TestCase):
             def keep_running(group: str) -> list[str]:
                 """The printed texts of a group that is started again when it fails, at most twice."""
                 launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-                given = ["--steps", "120", "--strategy", str(folder / f"{group}.json")]
-                told = {"GROUP": group, "KILLED": str(folder / "killed"), "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
+                given = ["--steps", "300", "--strategy", str(folder / f"{group}.json")]
+                told = {"GROUP": group, "FOLDER": name, "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
                 printed = []
                 for _ in range(3):
                     ran = run([*launcher, str(killing), str(EXAMPLES / "in_torchft.py"), *given], **told)
@@ -211,7 +219,7 @@ class Examples(unittest.TestCase):
                 with concurrent.futures.ThreadPoolExecutor() as threads:
                     stays, returns = threads.map(keep_running, ("0", "1"))
         self.assertEqual((len(stays), len(returns)), (1, 2))
-        found = [re.findall(r"rank \d of group \d: (\S+) after 120 steps", text) for text in (stays[0], returns[1])]
+        found = [re.findall(r"rank \d of group \d: (\S+) after 300 steps", text) for text in (stays[0], returns[1])]
         self.assertEqual([len(digests) for digests in found], [2, 2], (stays, returns))
         self.assertEqual(len({*found[0], *found[1]}), 1, found)
 
