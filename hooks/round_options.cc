@@ -32,6 +32,23 @@ void check(const RoundOptions& rounds) {
                 "a number from 0 to below 1");
 }
 
+std::vector<SharedThing> describe(const RoundOptions& rounds) {
+  const auto text = [](auto value) {
+    std::ostringstream stream;
+    stream.precision(17);
+    stream << value;
+    return stream.str();
+  };
+  return {{"rounds",
+           {{"most", text(rounds.most)},
+            {"least", text(rounds.least)},
+            {"delay", rounds.delay ? text(*rounds.delay) : "chosen"},
+            {"dense_steps", text(rounds.dense_steps)},
+            {"outer_lr", text(rounds.outer_lr)},
+            {"outer_momentum", text(rounds.outer_momentum)},
+            {"uneven", rounds.uneven ? "true" : "false"}}}};
+}
+
 tuner::UpdatesARound allowed(const RoundOptions& rounds) {
   return {.least = rounds.least, .most = rounds.most, .delay = rounds.delay};
 }

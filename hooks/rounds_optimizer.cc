@@ -29,6 +29,7 @@ class RoundsOptimizer::State {
         options_(std::move(options)),
         length_(allowed(of_rounds), {.updates = of_rounds.least}) {
     open(Arrival::hooks, options_);
+    session_->must_agree("options of rounds", describe(of_rounds));
     session_->on_averaged([this](const core::StepReport& report) { length_.learn(report); });
   }
 

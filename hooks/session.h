@@ -27,6 +27,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/alike.h"
 #include "hooks/backward_pass.h"
+#include "hooks/c10d/comparison.h"
 #include "hooks/c10d/peers.h"
 #include "hooks/commands.h"
 #include "hooks/contents.h"
@@ -82,6 +83,10 @@ class Session {
   void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
   void advance() {
     raised([&] { explained(Final::every_error, [this] { executor_.advance(); }); });
+  }
+  // Ends with an error on all ranks unless these are the same on all. All ranks call it between passes.
+  void must_agree(const std::string& what, const std::vector<SharedThing>& things) {
+    explained(Final::every_error, [&] { peers_.must_agree(what, to_text(things)); });
   }
   // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient.
   void sum(std::span<float> values) {

@@ -7,6 +7,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <tuple>
+
 #include "hooks/nested_pass.h"
 #include "hooks/round_options.h"
 #include "hooks/rounds_file.h"
@@ -46,6 +48,14 @@ using RoundNumbers = std::pair<int64_t, int64_t>;
 RoundNumbers numbers_of(const tuner::RoundShape& round) { return {round.updates, round.delay}; }
 tuner::RoundShape round_of(const RoundNumbers& numbers) { return {.updates = numbers.first, .delay = numbers.second}; }
 
+// The options of rounds in Python: most, least, delay, dense_steps, outer_lr, outer_momentum, uneven.
+using RoundsPlan = std::tuple<int64_t, int64_t, std::optional<int64_t>, int64_t, double, double, bool>;
+RoundOptions options_of(const RoundsPlan& plan) {
+  return std::apply([](auto most, auto least, auto delay, auto dense_steps, auto lr, auto momentum,
+                       auto uneven) { return RoundOptions{most, least, delay, dense_steps, lr, momentum, uneven}; },
+                    plan);
+}
+
 void define_rounds(py::module_& module) {
   py::class_<PythonRounds, PythonSession>(module, "Rounds")
       .def(py::init([](const py::object& source, const std::shared_ptr<RegistrationCount>& count,
@@ -67,16 +77,7 @@ void define_rounds(py::module_& module) {
         rounds.allow({.least = least, .most = most, .delay = delay});
       });
 
-  module.def("check_rounds", [](int64_t most, int64_t least, std::optional<int64_t> delay, int64_t dense_steps,
-                                double outer_lr, double outer_momentum, bool uneven) {
-    check(RoundOptions{.most = most,
-                       .least = least,
-                       .delay = delay,
-                       .dense_steps = dense_steps,
-                       .outer_lr = outer_lr,
-                       .outer_momentum = outer_momentum,
-                       .uneven = uneven});
-  });
+  module.def("check_rounds", [](const RoundsPlan& plan) { check(options_of(plan)); });
   module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
     save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
   });
@@ -137,6 +138,8 @@ PYBIND11_MODULE(_gradtune, module) {
            [](PythonSession& session, int64_t least, int64_t most, std::optional<int64_t> delay) {
              session.learn_round_length({.least = least, .most = most, .delay = delay});
            })
+      .def("compare_rounds",
+           [](PythonSession& session, const RoundsPlan& plan) { session.compare_rounds(options_of(plan)); })
       .def("round_shape", [](const PythonSession& session) { return numbers_of(session.round_shape()); })
       .def("close", &PythonSession::close);
   define_rounds(module);

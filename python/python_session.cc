@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hooks/option_table.h"
+#include "hooks/round_options.h"
 
 namespace gradtune {
 namespace {
@@ -128,6 +129,10 @@ void PythonSession::learn_round_length(const tuner::UpdatesARound& allowed) {
     length_.emplace(allowed, tuner::RoundShape{.updates = allowed.least});
     session.on_averaged([this](const core::StepReport& report) { length_->learn(report); });
   });
+}
+
+void PythonSession::compare_rounds(const RoundOptions& options) {
+  run([&](Session& session) { session.must_agree("options of rounds", describe(options)); });
 }
 
 void PythonSession::leave_no_sync() {

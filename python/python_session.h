@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "gradtune/gradtune.h"
+#include "gradtune/rounds.h"
 #include "hooks/session.h"
 #include "python/ddp_hook.h"
 #include "python/python_front.h"
@@ -69,6 +70,7 @@ class PythonSession {
 
   // Learns from each step how long a round would be (tuner/round_length.h).
   void learn_round_length(const tuner::UpdatesARound& allowed);
+  void compare_rounds(const RoundOptions& options);
   tuner::RoundShape round_shape() const { return length_ ? length_->round() : tuner::RoundShape{}; }
 
  protected:

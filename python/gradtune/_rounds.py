@@ -116,6 +116,7 @@ class _RoundsWrap(Wrap):
     def open(self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
         """The session of the dense steps."""
         session = open_session(self, trained, group, options)
+        session.compare_rounds(dataclasses.astuple(self._plan))
         session.learn_round_length(self._plan.least, self._plan.most, self._plan.delay)
         self.dense_steps = 0
         return session
@@ -195,9 +196,11 @@ class _ShardedRoundsWrap(_RoundsWrap):
         self._is_dense = True
         speaks = 0 in dist.get_process_group_ranks(group)  # the group of one shard speaks for all
         given = options if speaks else {**options, "quiet": True}
-        return _gradtune.Rounds(
+        session = _gradtune.Rounds(
             trained, trained.count, group, given, 1, 1, 0, (1, 0), plan.outer_lr, plan.outer_momentum, False
         )
+        session.compare_rounds(dataclasses.astuple(plan))
+        return session
 
     def _updated(self) -> None:
         super()._updated()
@@ -403,7 +406,7 @@ def rounds(
         TypeError: An argument has a wrong type or name.
     """
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
-    _gradtune.check_rounds(*dataclasses.astuple(plan))
+    _gradtune.check_rounds(dataclasses.astuple(plan))
     check([optimizer], [model])
     _check_kind(model, group, plan, keep_round)
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)

@@ -382,6 +382,14 @@ TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {
   EXPECT_EQ(tuner::decide_again(file).value(), file.decided);
 }
 
+TEST(RoundsOptimizer, RanksWithDifferentRoundsAreNamed) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    EXPECT_THAT(message_of([&] { Wrapped(group, {.most = 8 - 4 * rank.rank}, {}); }),
+                HasSubstr("rounds: most is 4 on rank 1 and 8 on rank 0"));
+  });
+}
+
 TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
   run_ranks(1, [](const Rank&) {
     const auto group = make_group();
@@ -391,6 +399,7 @@ TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
     EXPECT_THAT(message({.most = 0}), HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
     EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
     EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
+    EXPECT_THAT(message({.delay = std::nullopt, .uneven = true}), HasSubstr("uneven is true; allowed is false with a"));
     EXPECT_THAT(message({.dense_steps = 0}), HasSubstr("dense_steps is 0; allowed is a number of steps above 0"));
     EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0; allowed is a number above 0 and at most 1"));
     EXPECT_THAT(message({.outer_momentum = std::nan("")}),

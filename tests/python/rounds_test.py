@@ -232,6 +232,20 @@ def refusals() -> dict[str, str]:
     return told
 
 
+def differ() -> str:
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = rounds.new_model()
+    try:
+        gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), model, most=8 - 4 * dist.get_rank(), **EXACT)
+    except gradtune.Error as error:
+        return str(error)
+    return ""
+
+
 def kill_one(running: ranks.Running) -> None:
     running.await_text("in rounds")
     running.processes[1].send_signal(signal.SIGKILL)
@@ -270,6 +284,11 @@ class RoundsTest(unittest.TestCase):
         fast, slow = ranks.must_run(unequally_fast)
         self.assertTrue(fast["equal"] and slow["equal"])
         self.assertGreater(fast["updates"], slow["updates"])
+
+    def test_ranks_with_different_rounds_are_named(self) -> None:
+        for told in ranks.must_run(differ):
+            self.assertIn("options of rounds differ between ranks", told)
+            self.assertIn("rounds: most is 4 on rank 1 and 8 on rank 0", told)
 
     def test_wrong_arguments_are_named(self) -> None:
         (told,) = ranks.must_run(refusals, 1)
