@@ -8,6 +8,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/median.h"
+#include "engine/core/result.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -67,6 +68,11 @@ void ErrorBudget::start(const core::Strategy& strategy, bool is_committed) {
     const double seen = seen_error(strategy.buckets[b], limits_.optimizers);
     if (seen > 0) allowed_[b] = std::max(kLeast, far_error(seen));
   }
+}
+
+void ErrorBudget::restore(State state) {
+  core::check(state.buckets.size() == allowed_.size(), "errors of a strategy that is not in force are restored");
+  state_ = std::move(state);
 }
 
 void ErrorBudget::go_on(const core::Strategy& strategy) {

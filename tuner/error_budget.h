@@ -108,7 +108,7 @@ class ErrorBudget {
 
   const State& state() const { return state_; }
   // Call after run() or commit() of the strategy in force.
-  void restore(State state) { state_ = std::move(state); }
+  void restore(State state);
 
  private:
   void start(const core::Strategy& strategy, bool is_committed);

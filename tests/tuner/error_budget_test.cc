@@ -225,6 +225,7 @@ TEST(ErrorBudget, ItsStateIsAllThatItKnows) {
     const core::Excess excess = whole.record(loss(step));
     EXPECT_EQ(interrupted.record(loss(step)), excess) << step;
     ErrorBudget restored({});
+    restored.commit(strategy_of(1, 0));
     restored.restore(interrupted.state());
     interrupted = restored;
     found += excess.kind == Kind::none ? 0 : 1;
