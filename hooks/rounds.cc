@@ -30,7 +30,7 @@ std::string describe_length(const tuner::RoundLength& length, const tuner::Excha
 
 Rounds::Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
                const tuner::RoundLength& length, bool uneven)
-    : session_(session), outer_(std::move(parameters), rates), length_(length), updating_since_ns_(clock_.now_ns()) {
+    : session_(session), outer_(std::move(parameters), rates), length_(length) {
   if (uneven) speed_.emplace();
   session_.on_averaged([this](const core::StepReport& report) { averaged(report); });
   say_length();
@@ -89,11 +89,9 @@ Rounds::Progress Rounds::progress() const {
 // The numbers of updates add up to the same on all ranks, which fp32 holds exactly below 2^24.
 double Rounds::weight() {
   if (!speed_) return 1;
-  const double updates = static_cast<double>(updates_);
-  own_ms_ = updates > 0 ? static_cast<double>(clock_.now_ns() - updating_since_ns_) * 1e-6 / updates : 0;
   std::array<float, 2> sums = {static_cast<float>(updates_), 1};
   session_.sum(sums);
-  return sums[0] > 0 ? updates * sums[1] / sums[0] : 1;
+  return sums[0] > 0 ? static_cast<double>(updates_) * sums[1] / sums[0] : 1;
 }
 
 void Rounds::begin_exchange(bool is_delayed) {
@@ -115,13 +113,14 @@ bool Rounds::complete() {
   session_.end_pass();
   changes_.clear();
   session_.begin_update();
-  // Ranks that are not equally fast spend about the same time on a round, which counts as the slowest one's updates.
-  if (speed_ && updates_of_step_ > 0) updates_of_step_ = length_.round().updates;
-  updates_of_step_ > 0 ? session_.count_updates(updates_of_step_) : session_.exclude_step();
+  // All ranks count the same number. Ranks that are not equally fast spend about the same time on a round, which counts
+  // as the slowest one's updates.
+  const int64_t counted = speed_ ? length_.round().updates : updates_of_step_;
+  updates_of_step_ > 0 ? session_.count_updates(counted) : session_.exclude_step();
   session_.end_update();
+  own_ms_ = updates_of_step_ > 0 ? session_.compute_ms() / static_cast<double>(updates_of_step_) : 0;
   updates_of_step_ = 0;
   ++rounds_;
-  updating_since_ns_ = clock_.now_ns();
   return true;
 }
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Training in rounds: each rank updates its own parameters, and after a number of updates a session averages what
-// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). The reports of the rounds
-// before decide the number of updates in a round (tuner/round_length.h). All ranks make that number. Or, where they are
-// not equally fast, a faster one makes more (tuner/site_speed.h), and the mean is weighted with the numbers of updates.
+// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). The reports of the rounds before decide
+// the number of updates in a round (tuner/round_length.h). All ranks make that number. If they need not be equally
+// fast, a faster rank makes more (tuner/site_speed.h), and the mean is weighted with the numbers of updates.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/clock.h"
 #include "hooks/outer_step.h"
 #include "hooks/session.h"
 #include "tuner/round_length.h"
@@ -64,7 +63,7 @@ class Rounds {
   bool is_exchanging() const { return !changes_.empty(); }
   int64_t own_updates() const;  // of the round under way
   void begin_exchange(bool is_delayed);
-  double weight();  // of this rank's changes in their mean, where ranks are not equally fast
+  double weight();  // of this rank's changes in their mean; all ranks call it in a pass
   void averaged(const core::StepReport& report);
   void say_length() const;
   void note(const std::optional<tuner::ExchangeTimes>& times);
@@ -72,16 +71,13 @@ class Rounds {
   Session& session_;
   OuterStep outer_;
   tuner::RoundLength length_;
-  std::vector<torch::Tensor> changes_;  // of the exchange under way
-  int64_t rounds_ = 0, updates_ = 0;    // as in Progress
-  int64_t updates_of_step_ = 0;         // since an exchange was completed
-  bool is_noted_ = false;               // the first length, in the journal
-  tuner::ExchangeTimes last_;           // of the last round whose report came
-  // The speed of this rank, if ranks need not be equally fast, from the times of its updates alone.
-  const core::SteadyClock clock_;
-  std::optional<tuner::SiteSpeed> speed_;
-  int64_t updating_since_ns_ = 0;
-  double own_ms_ = 0;  // of one update in the last round
+  std::vector<torch::Tensor> changes_;     // of the exchange under way
+  int64_t rounds_ = 0, updates_ = 0;       // as in Progress
+  int64_t updates_of_step_ = 0;            // since an exchange was completed
+  bool is_noted_ = false;                  // the first length, in the journal
+  tuner::ExchangeTimes last_;              // of the last round whose report came
+  std::optional<tuner::SiteSpeed> speed_;  // of this rank, if ranks need not be equally fast
+  double own_ms_ = 0;                      // of this rank's updates in the last round, for each
 };
 
 // A line for people about a new length of rounds.

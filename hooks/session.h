@@ -88,8 +88,10 @@ class Session {
   void must_agree(const std::string& what, const std::vector<SharedThing>& things) {
     explained(Final::every_error, [&] { peers_.must_agree(what, to_text(things)); });
   }
-  // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient.
+  // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient. The time of waiting for
+  // slower ranks is no computation.
   void sum(std::span<float> values) {
+    const StepClock::Own own = step_clock_.own();
     explained(Final::every_error, [&] { peers_.sum(values); });
   }
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
@@ -112,6 +114,7 @@ class Session {
   // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
   // The step's time has the whole exchange, also the part that updates hid.
   void count_updates(int64_t updates) { step_clock_.count_updates(updates, executor_.op_times()); }
+  double compute_ms() const { return step_clock_.compute_ms(); }  // of the last step, on this rank
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate
   // Waits for averages and does pending updates.
   void synchronize();

@@ -73,14 +73,17 @@ class StepClock {
     const double own_ms = static_cast<double>(own_ns_) * 1e-6;
     step_ms_ = static_cast<double>(now_ns - began_ns_) * 1e-6;
     began_ns_ = now_ns;
+    compute_ms_ = step_ms_ - exchange_ms - own_ms;
     return {.step_ms = step_ms_ + std::exchange(hidden_ms_, 0),
-            .compute_ms = step_ms_ - exchange_ms - own_ms,
+            .compute_ms = compute_ms_,
             .comm_ms = last_.comm_ms,
             .work_ms = last_.work_ms() + own_ms,
             .updates = std::exchange(updates_, 1)};
   }
 
-  double step_ms() const { return step_ms_; }  // of the last step
+  // The times of the last step.
+  double step_ms() const { return step_ms_; }
+  double compute_ms() const { return compute_ms_; }
   // The times of the last backward pass, in which the late buckets of the previous step were waited for.
   const exec::StepTimes& last() const { return last_; }
 
@@ -89,7 +92,7 @@ class StepClock {
   int64_t began_ns_;
   int64_t own_ns_ = 0;
   std::optional<double> waited_ms_;
-  double step_ms_ = 0;
+  double step_ms_ = 0, compute_ms_ = 0;
   int64_t updates_ = 1;
   HiddenExchange hidden_;
   double hidden_ms_ = 0;

@@ -59,12 +59,9 @@ RoundOptions options_of(const RoundsPlan& plan) {
 void define_rounds(py::module_& module) {
   py::class_<PythonRounds, PythonSession>(module, "Rounds")
       .def(py::init([](const py::object& source, const std::shared_ptr<RegistrationCount>& count,
-                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, int64_t least,
-                       int64_t most, std::optional<int64_t> delay, const RoundNumbers& first, double outer_lr,
-                       double outer_momentum, bool uneven) {
-        const tuner::RoundLength length({.least = least, .most = most, .delay = delay}, round_of(first));
-        return std::make_unique<PythonRounds>(source, count, group, options, length,
-                                              OuterStep::Rates{.lr = outer_lr, .momentum = outer_momentum}, uneven);
+                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
+                       const RoundsPlan& plan, const RoundNumbers& first) {
+        return std::make_unique<PythonRounds>(source, count, group, options, options_of(plan), round_of(first));
       }))
       .def("end_round", &PythonRounds::end_round)
       .def("complete", &PythonRounds::complete)
@@ -73,9 +70,7 @@ void define_rounds(py::module_& module) {
       .def("restore",
            [](PythonRounds& rounds, int64_t count, const RoundNumbers& round,
               const std::vector<torch::Tensor>& momenta) { rounds.restore(count, round_of(round), momenta); })
-      .def("allow", [](PythonRounds& rounds, int64_t least, int64_t most, std::optional<int64_t> delay) {
-        rounds.allow({.least = least, .most = most, .delay = delay});
-      });
+      .def("allow", [](PythonRounds& rounds, const RoundsPlan& plan) { rounds.allow(allowed(options_of(plan))); });
 
   module.def("check_rounds", [](const RoundsPlan& plan) { check(options_of(plan)); });
   module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
@@ -134,10 +129,8 @@ PYBIND11_MODULE(_gradtune, module) {
       .def("load_checkpoint", &PythonSession::load_checkpoint)
       .def("progress", [](PythonSession& session) { return dict_of(session.progress()); })
       .def("result", [](PythonSession& session) { return dict_of(session.result()); })
-      .def("learn_round_length",
-           [](PythonSession& session, int64_t least, int64_t most, std::optional<int64_t> delay) {
-             session.learn_round_length({.least = least, .most = most, .delay = delay});
-           })
+      .def("learn_round_length", [](PythonSession& session,
+                                    const RoundsPlan& plan) { session.learn_round_length(allowed(options_of(plan))); })
       .def("compare_rounds",
            [](PythonSession& session, const RoundsPlan& plan) { session.compare_rounds(options_of(plan)); })
       .def("round_shape", [](const PythonSession& session) { return numbers_of(session.round_shape()); })

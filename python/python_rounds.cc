@@ -6,13 +6,19 @@
 
 #include <utility>
 
+#include "hooks/round_options.h"
+
 namespace gradtune {
 
 PythonRounds::PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
                            const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
-                           const tuner::RoundLength& length, const OuterStep::Rates& rates, bool uneven)
+                           const RoundOptions& of_rounds, const tuner::RoundShape& first)
     : PythonSession(std::move(source), std::move(count), group, options, Brings::changes) {
-  run([&](Session& session) { rounds_ = std::make_unique<Rounds>(session, session.trained(), rates, length, uneven); });
+  run([&](Session& session) {
+    rounds_ = std::make_unique<Rounds>(session, session.trained(),
+                                       OuterStep::Rates{.lr = of_rounds.outer_lr, .momentum = of_rounds.outer_momentum},
+                                       tuner::RoundLength(allowed(of_rounds), first), of_rounds.uneven);
+  });
 }
 
 bool PythonRounds::ended(const std::function<bool(Rounds&)>& call) {

@@ -21,7 +21,7 @@ class PythonRounds final : public PythonSession {
   // As PythonSession and Rounds.
   PythonRounds(py::object source, std::shared_ptr<RegistrationCount> count,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
-               const tuner::RoundLength& length, const OuterStep::Rates& rates, bool uneven);
+               const RoundOptions& of_rounds, const tuner::RoundShape& first);
 
   void begin_update() override {}
   bool end_update(size_t optimizer) override;  // returns true if this ended a round

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -136,6 +137,15 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
     for name, parameter in model.named_parameters(prefix=prefix.removesuffix(".")):
         if not _is_ignored(name, ignored):
             check_parameter(name, parameter)
+
+
+def check_in_unit(name: str, parameter: torch.Tensor) -> None:
+    """Raises Error for a trained parameter that FSDP2 does not shard."""
+    if parameter.requires_grad and not isinstance(parameter, DTensor):
+        refuse(
+            f"parameter {name} is in no unit of FSDP2, and its gradient would stay each rank's own; allowed is to shard its "
+            "module too, or to freeze it"
+        )
 
 
 def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:

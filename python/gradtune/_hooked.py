@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
@@ -34,6 +35,8 @@ class Wrap:
     session: _gradtune.Session  # set by start()
     # Attaches and starts it, also repeatedly; keeps alive no more than the wrap itself does.
     begin: Callable[[Wrap], None]
+
+    kind_of_trained: type[Trained] = Trained  # of what it trains
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], ddp: DistributedDataParallel | None, names: Sequence[str]
@@ -80,6 +83,13 @@ class Wrap:
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
             self._handles.append(optimizer.register_load_state_dict_post_hook(loaded))
+
+    def make_session(
+        self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
+    ) -> _gradtune.Session:
+        """Makes the session; all ranks call it."""
+        brings = _gradtune.Brings.hooks if self.ddp is None else _gradtune.Brings.ddp
+        return _gradtune.Session(trained, trained.count, group, options, brings)
 
     def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
         """Connects the hooks with the session, and gives the methods to the optimizers."""

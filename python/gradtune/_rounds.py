@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import os
 import sys
@@ -18,7 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -33,7 +32,7 @@ from ._optimizer import Methods, methods_of, names_of
 from ._options import Options, PathLike, as_given, with_options
 from ._shards import TrainedShards, check_sites, is_sharded
 from ._trained import Group, Named, Trained
-from ._wrap import begin, check, open_session
+from ._wrap import begin, check
 from .replicas import is_replicated
 
 
@@ -57,8 +56,9 @@ class RoundProgress:
     """One update of the last round, on the slowest rank."""
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
+    """The options of rounds, in the extension's order."""
+
     most: int
     least: int
     delay: int | None
@@ -113,11 +113,12 @@ class _RoundsWrap(Wrap):
         """The session, if it is in rounds."""
         return self.session if isinstance(self.session, _gradtune.Rounds) else None
 
-    def open(self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
-        """The session of the dense steps."""
-        session = open_session(self, trained, group, options)
-        session.compare_rounds(dataclasses.astuple(self._plan))
-        session.learn_round_length(self._plan.least, self._plan.most, self._plan.delay)
+    def make_session(
+        self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
+    ) -> _gradtune.Session:
+        session = super().make_session(trained, group, options)  # of the dense steps
+        session.compare_rounds(self._plan)
+        session.learn_round_length(self._plan)
         self.dense_steps = 0
         return session
 
@@ -128,17 +129,7 @@ class _RoundsWrap(Wrap):
         options = {"lossy_after": 0, **self._options}
         trained, plan = self._trained, self._plan
         self.session = session = _gradtune.Rounds(
-            _Attached(trained),
-            trained.count,
-            self._group,
-            options,
-            plan.least,
-            plan.most,
-            plan.delay,
-            first,
-            plan.outer_lr,
-            plan.outer_momentum,
-            plan.uneven,
+            _Attached(trained), trained.count, self._group, options, plan, first
         )
         self._round_ended(True)
         return session
@@ -165,8 +156,8 @@ class _RoundsWrap(Wrap):
         if self.dense_steps >= self._plan.dense_steps and first[0] > 1:
             self.begin_rounds(first)
 
-    def loaded(self) -> None:
-        """Called when the number of rounds was loaded."""
+    def follow_rounds(self) -> None:
+        """Called when the number of complete rounds may have changed."""
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._rescued():
@@ -191,26 +182,28 @@ class _ShardedRoundsWrap(_RoundsWrap):
     """A wrap of a model that FSDP2 shards in each site. It is in rounds from the first step on; the dense steps are
     rounds of one update."""
 
-    def open(self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
-        plan = self._plan
-        self._is_dense = True
+    kind_of_trained = TrainedShards
+
+    def make_session(
+        self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
+    ) -> _gradtune.Session:
         speaks = 0 in dist.get_process_group_ranks(group)  # the group of one shard speaks for all
         given = options if speaks else {**options, "quiet": True}
-        session = _gradtune.Rounds(
-            trained, trained.count, group, given, 1, 1, 0, (1, 0), plan.outer_lr, plan.outer_momentum, False
-        )
-        session.compare_rounds(dataclasses.astuple(plan))
+        dense = self._plan._replace(most=1, least=1, delay=0)
+        session = _gradtune.Rounds(trained, trained.count, group, given, dense, (1, 0))
+        session.compare_rounds(self._plan)
+        self._is_dense = True
         return session
 
     def _updated(self) -> None:
         super()._updated()
-        self.loaded()
+        self.follow_rounds()
 
-    def loaded(self) -> None:
+    def follow_rounds(self) -> None:
         rounds = self.rounds
         if self._is_dense and rounds is not None and rounds.round_progress()["rounds"] >= self._plan.dense_steps:
             self._is_dense = False
-            rounds.allow(self._plan.least, self._plan.most, self._plan.delay)
+            rounds.allow(self._plan)
 
 
 class _KeptRound:
@@ -284,7 +277,7 @@ class _RoundsMethods(Methods):
         if saved[0] > 0 and wrap.rounds is None:
             wrap.begin_rounds(saved)
         wrap.session.load_checkpoint(path)
-        wrap.loaded()
+        wrap.follow_rounds()
         if wrap.rounds is None:
             wrap.dense_steps = _gradtune.saved_dense_steps(path, wrap.session.progress()["step"])
 
@@ -298,26 +291,15 @@ class _RoundsMethods(Methods):
         saved = int(state["updates_a_round"]), 0
         rounds = wrap.rounds or wrap.begin_rounds(saved)
         rounds.restore(int(state["rounds"]), saved, list(state["momenta"]))
-        wrap.loaded()
+        wrap.follow_rounds()
 
 
 class RoundsOptimizer(_RoundsMethods, torch.optim.Optimizer):
     """The type of an optimizer that rounds() returned, for type checkers; the object keeps its own class."""
 
 
-def _open(wrap: Wrap, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]) -> _gradtune.Session:
-    assert isinstance(wrap, _RoundsWrap)
-    return wrap.open(trained, group, options)
-
-
-def _begin(
-    wrap: Wrap,
-    model: weakref.ref[torch.nn.Module],
-    group: dist.ProcessGroup,
-    options: dict[str, Any],
-    of: type[Trained],
-) -> None:
-    begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods), of, _open)
+def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessGroup, options: dict[str, Any]) -> None:
+    begin(wrap, [model], group, options, methods_of(wrap, _RoundsMethods))
 
 
 def _check_kind(
@@ -406,13 +388,12 @@ def rounds(
         TypeError: An argument has a wrong type or name.
     """
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
-    _gradtune.check_rounds(dataclasses.astuple(plan))
+    _gradtune.check_rounds(plan)
     check([optimizer], [model])
     _check_kind(model, group, plan, keep_round)
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
-    kind, of = (_ShardedRoundsWrap, TrainedShards) if is_sharded(model) else (_RoundsWrap, Trained)
-    made = kind(optimizer, plan, ranks, given, kept)
-    made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given, of=of)
+    made = (_ShardedRoundsWrap if is_sharded(model) else _RoundsWrap)(optimizer, plan, ranks, given, kept)
+    made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given)
     made.begin(made)
     return cast(RoundsOptimizer, optimizer)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ._checks import refuse
+from ._checks import check_in_unit, refuse
 from ._trained import Group, Named, Trained
 
 
@@ -29,6 +29,7 @@ def check_sites(model: torch.nn.Module, group: dist.ProcessGroup | None) -> None
         )
     sites = set(dist.get_process_group_ranks(group))
     for name, parameter in model.named_parameters():
+        check_in_unit(name, parameter)
         if isinstance(parameter, DTensor):
             both = sites.intersection(parameter.device_mesh.mesh.flatten().tolist())
             if parameter.device_mesh.ndim != 1 or both != {dist.get_rank()}:
@@ -36,11 +37,6 @@ def check_sites(model: torch.nn.Module, group: dist.ProcessGroup | None) -> None
                     f"parameter {name} is sharded over ranks {parameter.device_mesh.mesh.tolist()}, of which {sorted(both)} "
                     "are in the group; allowed are shards over one dimension, and a group with one rank of each site"
                 )
-        elif parameter.requires_grad:
-            refuse(
-                f"parameter {name} is in no unit of FSDP2, and its gradient would stay each rank's own; allowed is to shard "
-                "its module too, or to freeze it"
-            )
 
 
 def _local(parameter: DTensor) -> torch.Tensor:

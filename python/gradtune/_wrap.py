@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, overload
 
 import torch
@@ -20,7 +20,6 @@ from ._errors import Error
 from ._hooked import Wrap
 from ._optimizer import Methods, Optimizer, methods_of, names_of
 from ._options import Options, as_given, with_options
-from ._trained import Trained
 from .replicas import between_replicas, is_replicated
 
 
@@ -56,34 +55,20 @@ def _make_hook_of(ddp: DistributedDataParallel, session: _gradtune.Session) -> N
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
 
 
-# Makes a session for a wrap, of what is trained, a group and options.
-Open = Callable[[Wrap, Trained, dist.ProcessGroup, dict[str, Any]], _gradtune.Session]
-
-
-def open_session(
-    made: Wrap, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
-) -> _gradtune.Session:
-    """A session for the gradients of each step."""
-    brings = _gradtune.Brings.hooks if made.ddp is None else _gradtune.Brings.ddp
-    return _gradtune.Session(trained, trained.count, group, options, brings)
-
-
 def begin(
     made: Wrap,
     models: Sequence[weakref.ref[torch.nn.Module]],
     group: dist.ProcessGroup,
     options: Mapping[str, Any],
     methods: Mapping[str, Any],
-    of: type[Trained] = Trained,
-    make: Open = open_session,
 ) -> None:
     """Attaches a wrap to its models, and starts its session; all ranks call it."""
     alive = [model for model in (reference() for reference in models) if model is not None]
-    trained = of(made.alive(), alive, options.get("ignore", ()), made.attach)
+    trained = made.kind_of_trained(made.alive(), alive, options.get("ignore", ()), made.attach)
     given = {**options, "ignore": trained.ignored} if trained.ignored else dict(options)
     session = None
     try:
-        session = make(made, trained, group, given)
+        session = made.make_session(trained, group, given)
         if made.ddp is not None:
             _make_hook_of(made.ddp, session)
         made.start(session, methods)

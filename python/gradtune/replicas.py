@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from typing_extensions import Unpack
 
-from ._checks import check_group, refuse
+from ._checks import check_group, check_in_unit, refuse
 from ._errors import say
 from ._fsdp import Reduction, Unreadable, reduction_of, units_of
 from ._options import Options, as_given, with_options
@@ -225,21 +224,12 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
     units = list(units_of(models))
     if not units:
         refuse("the model has no unit of FSDP2 with replicas; allowed is fully_shard() on a 2-D mesh, or replicate()")
-    _check_parameters(models)
+    for name, parameter in (each for model in models for each in model.named_parameters()):
+        check_in_unit(name, parameter)
     group = _group_of(units)
     for unit in units:
         unit.mesh_info.replicate_process_group = group
     return group.serve(units, given)
-
-
-def _check_parameters(models: Sequence[torch.nn.Module]) -> None:
-    for model in models:
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and not isinstance(parameter, DTensor):
-                refuse(
-                    f"parameter {name} is in no unit of FSDP2, and its gradient would stay each rank's own; allowed is "
-                    "to shard its module too, or to freeze it"
-                )
 
 
 def _group_of(units: Sequence[Any]) -> ReplicaGroup:
