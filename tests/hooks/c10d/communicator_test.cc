@@ -189,6 +189,9 @@ void end_when_aborted(const comm::Collective& collective) {
     const auto group = make_group();  // lives until the others are connected as well
     auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
+    std::byte small{};
+    const comm::Collective little{.kind = comm::Collective::Kind::all_reduce, .out = &small, .count = 1};
+    ASSERT_TRUE(comm::run(*communicator, little));  // both are connected
     if (rank.rank == 0) {
       comm::Waiter waiter;
       auto result = waiter.result();
