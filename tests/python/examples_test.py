@@ -108,7 +108,7 @@ print(f"ranks are alike after {trainer.optimizers[0].progress().step} steps", fl
 
 # Rank 1 of group 1 dies in its 40th update, the first time that the group runs. Group 0 is slow while group 1 is not there.
 KILLED_ONCE = """
-import os, runpy, signal, sys, time
+import os, runpy, signal, socket, sys, time
 from pathlib import Path
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 folder, group, rank = Path(os.environ["FOLDER"]), os.environ["GROUP"], os.environ["RANK"]
@@ -127,6 +127,7 @@ def count(*_):
         time.sleep(0.2)
 register_optimizer_step_pre_hook(count)
 sys.argv = sys.argv[1:]
+socket.gethostname = lambda: "localhost"  # torchft's groups find each other by it, and not every machine's name resolves
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -204,7 +205,8 @@ class Examples(unittest.TestCase):
 
             def keep_running(group: str) -> list[str]:
                 """The printed texts of a group that is started again when it fails, at most twice."""
-                launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+                launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+                launcher += ["--master-port", str(ranks.free_port())]
                 given = ["--steps", "300", "--strategy", str(folder / f"{group}.json")]
                 told = {"GROUP": group, "FOLDER": name, "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}"}
                 printed = []
