@@ -95,8 +95,8 @@ def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
         return "it is reduced outside of a backward pass, as by a schedule of pipeline stages"
     if _gradtune.is_nested_pass():
         return "it is reduced in a backward pass inside of another one, as by reentrant checkpoints"
-    if reduced.device.type != "cpu":
-        return f"it is on {reduced.device}, where this has not been tried"
+    if reduced.device.type != "cpu" and any(parameter.offload_to_cpu for parameter in parameters):
+        return "its parameters are offloaded to the CPU"
     for parameter in parameters:
         # torch 2.15 lets a gradient have another dtype than its parameter; None is that of the reduction.
         dtype = getattr(parameter, "sharded_grad_dtype", parameter.orig_dtype)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _gradtune
 from ._checks import refuse
@@ -60,17 +61,24 @@ class _Brought:
     version: int  # of `reduced` at the end of the pass, if only FSDP changed it
     parameters: list[Any]  # FSDP's objects
     versions: list[int]  # of the parameters, when the gradient was brought
+    stream: torch.Stream | None  # of FSDP's work with `reduced`, on a device
 
     @classmethod
     def by(cls, asked: Reduction, unit: torch.Tensor, reduced: torch.Tensor) -> _Brought:
         value, version = (reduced.clone(), 1) if asked.in_place else (reduced, 0)
         versions = versions_of(asked.parameters)
         version += reduced._version
-        return cls(asked.name, unit, reduced, value, asked.divisor, version, asked.parameters, versions)
+        stream = None if reduced.device.type == "cpu" else torch.accelerator.current_stream(reduced.device)
+        return cls(asked.name, unit, reduced, value, asked.divisor, version, asked.parameters, versions, stream)
 
-    def check(self) -> None:
+    def await_fsdp(self) -> None:
+        """Later work on the current stream finds what FSDP does with `reduced` in the pass."""
+        if self.stream is not None:
+            torch.accelerator.current_stream(self.reduced.device).wait_stream(self.stream)
+
+    def check(self, steps: StepWatch) -> None:
         """Raises Error if the gradient would be lost, or was used before it was summed."""
-        if versions_of(self.parameters) != self.versions:
+        if steps.saw(self.parameters) or versions_of(self.parameters) != self.versions:
             refuse(
                 f"a parameter of {self.name} was changed within a backward pass (by a hook that steps an optimizer?), "
                 "where its gradient is this replica's own; gradients may be used when backward() has returned"
@@ -86,6 +94,28 @@ class _Brought:
                 "hook of its parameter, or by a second pass of its module?); allowed is to change it when backward() has "
                 "returned"
             )
+
+
+class StepWatch:
+    """Sees optimizers that step within a backward pass. Versions of sharded parameters do not show foreach and fused steps."""
+
+    def __init__(self) -> None:
+        updated: set[int] = set()
+
+        def note(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+            if torch._C._current_graph_task_id() >= 0:
+                updated.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+
+        self._updated = updated
+        weakref.finalize(self, register_optimizer_step_post_hook(note).remove)
+
+    def forget(self) -> None:
+        """Forgets the updates so far."""
+        self._updated.clear()
+
+    def saw(self, parameters: list[Any]) -> bool:
+        """True if one of these objects of FSDP was updated."""
+        return any(id(parameter.sharded_param) in self._updated for parameter in parameters)
 
 
 class Replicas:
@@ -109,6 +139,7 @@ class Replicas:
         self._closed = False
         self._said = False
         self._exits: ExitWatch | None = None
+        self._steps = StepWatch()
 
     @property
     def has_session(self) -> bool:
@@ -142,6 +173,7 @@ class Replicas:
             return
         self._pass = current
         self._brought.clear()  # of a pass that ended with an exception
+        self._steps.forget()
         if self._session is not None:
             # FSDP does not report updates, so each interval between two passes counts as one.
             self._session.begin_update()
@@ -152,7 +184,8 @@ class Replicas:
         self._pass = None
         try:
             for each in self._brought.values():
-                each.check()
+                each.check(self._steps)
+                each.await_fsdp()
         except Error as error:
             self._closed = True
             self._end(str(error))

@@ -197,6 +197,7 @@ class Stream final : public comm::FakeNcclStream {
     return event;
   }
   std::string name;
+  std::atomic<int64_t> delay_us = 0;  // besides planted ones
 
  private:
   void work();
@@ -281,7 +282,8 @@ void Stream::work() {
       tasks_.pop_front();
     }
     const auto faults = all().faults();
-    if (faults->delay_us) std::this_thread::sleep_for(std::chrono::microseconds(faults->delay_us(name)));
+    const int64_t planted_us = faults->delay_us ? faults->delay_us(name) : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(planted_us + delay_us));
     task();
     const std::lock_guard lock(mutex_);
     ended_.push_back(std::move(task));
@@ -366,6 +368,16 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
   bool isPinnedPtr(const void* data) const override { return all().pinned.has(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &all().pinned; }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    c10::DataPtr memory = bytes > 0 ? all().memory.allocate(bytes) : c10::DataPtr(nullptr, kDevice);
+    std::byte* const to = memory ? all().memory.reach(memory.get()) : nullptr;
+    const size_t kept = std::min(bytes, storage.nbytes());
+    const auto old = std::make_shared<c10::DataPtr>(storage.unsafeGetStorageImpl()->set_data_ptr(std::move(memory)));
+    storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+    current().ask([old, to, kept] {  // the work so far may still use the old memory
+      if (kept > 0) std::memcpy(to, all().memory.reach(old->get()), kept);
+    });
+  }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {  // seeded together with all others
     static const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
     return generator;
@@ -544,11 +556,10 @@ std::byte* reach_of_streams(const void* address) { return reach_anywhere(address
 
 }  // namespace gradtune::test
 
-// For programs that load this as a library (tests/python/devices.py). The model's stream delays each piece of its work.
+// For programs that load this as a library (tests/python/devices.py). A stream delays each piece of its work.
 extern "C" {
 __attribute__((visibility("default"))) void gradtune_fake_device() { gradtune::test::fake_device(); }
-__attribute__((visibility("default"))) void gradtune_fake_device_delay(int64_t us) {
-  gradtune::test::set_faults(
-      {.delay_us = [us](const std::string& stream) -> int64_t { return stream == "current" ? us : 0; }});
+__attribute__((visibility("default"))) void gradtune_fake_device_delay(int64_t stream, int64_t us) {
+  gradtune::test::all().stream(stream).delay_us = us;
 }
 }

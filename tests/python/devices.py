@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import datetime
 import functools
 import os
 import types
 from collections.abc import Iterator
 from typing import Any
 
-import gradtune._wrap
+import gradtune.replicas
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
-from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
+from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
 LIBRARY = os.environ.get("TEST_DEVICE_LIBRARY", "")
+REPLICAS = "gradtune_on_host" if LIBRARY else "gradtune"  # the backend for the replicas of FSDP2
 
 
 @functools.cache
@@ -40,6 +40,11 @@ def device() -> torch.device:
     module.device_count = lambda: 1
     module.current_device = lambda: 0
     module.device = lambda index: contextlib.nullcontext()
+    module.set_device = lambda index: None
+    module.Stream = lambda priority=0: torch.Stream(device="fake")
+    module.Event = lambda **options: torch.Event("fake", **options)
+    module.current_stream = lambda device=None: torch.accelerator.current_stream()
+    module.stream = lambda stream: stream or contextlib.nullcontext()
     module.manual_seed_all = lambda seed: None  # its operators draw the CPU's numbers
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     torch._register_device_module("fake", module)
@@ -48,17 +53,38 @@ def device() -> torch.device:
 
 
 def use() -> None:
-    """From here on tensors are made on the device, and DDP is for tensors there, so that a program need not name it."""
+    """From here on tensors are made on the device, and groups of Gloo carry them, so that a program need not name it."""
     torch.set_default_device(device())
-    made: Any = DistributedDataParallel.__init__
+    dist.Backend.register_backend("host", _collectives, devices=["fake"])
+    dist.Backend.register_backend(REPLICAS, _replicas, extended_api=True, devices=["fake"])
+    made: Any = dist.init_process_group
 
-    def make(self: Any, *arguments: Any, process_group: Any = None, **options: Any) -> None:
-        made(self, *arguments, process_group=process_group or ddp_group(), **options)
+    def make(backend: str, **options: Any) -> None:
+        made(f"cpu:{backend},fake:host", **options)
 
-    DistributedDataParallel.__init__ = functools.wraps(made)(make)  # type: ignore[method-assign]
-    # A group in Python has no store, so for gradtune the group of such a DDP is the default one.
-    checked: Any = gradtune._wrap.check_group
-    gradtune._wrap.check_group = lambda group: checked(None if isinstance(group, Staged) else group)
+    dist.init_process_group = functools.wraps(made)(make)
+
+
+def _new_group(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
+    """A group for the CPU and for the device, over Gloo on the host."""
+    kind = dist.ProcessGroup.BackendType
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(kind.GLOO)
+    group._register_backend(torch.device("cpu"), kind.GLOO, dist.ProcessGroupGloo(store, rank, size, timeout))
+    name = f"host {id(group)}"
+    _register_process_group(name, group)
+    ctypes.CDLL(LIBRARY).gradtune_fake_device_collectives(name.encode())
+    _unregister_process_group(name)
+    return group
+
+
+def _collectives(*place: Any) -> Any:
+    return _new_group(*place)._get_backend(device())
+
+
+def _replicas(options: Any, _backend_options: Any) -> Any:
+    group = _new_group(options.store, options.group_rank, options.group_size, options.timeout)
+    return gradtune.replicas.ReplicaGroup(group, speaks=0 in options.global_ranks_in_group)
 
 
 @contextlib.contextmanager
@@ -75,66 +101,16 @@ def side_stream() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slow(us: int) -> Iterator[None]:
-    """Each piece of the model's work on the device takes so much longer, while the host asks for it at once."""
+def slow(us: int, stream: int = 0) -> Iterator[None]:
+    """Each piece of work on a stream takes so much longer, while the host asks for it at once. The model's stream is 0."""
     if is_on_cpu():
         yield
         return
     delay = ctypes.CDLL(LIBRARY).gradtune_fake_device_delay
-    delay(ctypes.c_int64(us))
+    delay(ctypes.c_int64(stream), ctypes.c_int64(us))
     yield
-    delay(ctypes.c_int64(0))
+    delay(ctypes.c_int64(stream), ctypes.c_int64(0))
 
 
 def is_on_cpu() -> bool:
     return device().type == "cpu"
-
-
-_ProcessGroup: Any = dist.ProcessGroup  # torch's types do not know how it is implemented in Python
-
-
-class Staged(_ProcessGroup):  # type: ignore[misc]
-    """A group for tensors of the device: they go over another group through copies on the host, as Gloo does it for CUDA."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__(group.rank(), group.size())
-        self._group: Any = group
-
-    def getGroupName(self) -> str:
-        return "staged"
-
-    group_name = property(getGroupName)
-
-    def _over(self, call: str, tensors: list[torch.Tensor], *options: Any) -> dist.Work:
-        copies = [tensor.cpu() for tensor in tensors]
-        getattr(self._group, call)(copies, *options).wait()
-        for tensor, copied in zip(tensors, copies, strict=True):
-            tensor.copy_(copied)
-        return _ended(tensors)
-
-    def allreduce(self, tensors: Any, *options: Any) -> dist.Work:
-        return self._over("allreduce", tensors if isinstance(tensors, list) else [tensors], *options)
-
-    def broadcast(self, tensors: Any, *options: Any) -> dist.Work:
-        return self._over("broadcast", tensors if isinstance(tensors, list) else [tensors], *options)
-
-    def allgather(self, outputs: Any, inputs: Any, *_options: Any) -> dist.Work:
-        copies = [[tensor.cpu() for tensor in each] for each in outputs]
-        self._group.allgather(copies, [tensor.cpu() for tensor in inputs]).wait()
-        for tensors, copied in zip(outputs, copies, strict=True):
-            for tensor, copy in zip(tensors, copied, strict=True):
-                tensor.copy_(copy)
-        return _ended(outputs)
-
-
-def _ended(result: Any) -> dist.Work:
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return _create_work_from_future(future)
-
-
-@functools.cache
-def ddp_group() -> dist.ProcessGroup | None:
-    """The group for DistributedDataParallel on the device; None: the default group."""
-    group = dist.distributed_c10d._get_default_group()
-    return None if is_on_cpu() else Staged(group)

@@ -16,16 +16,18 @@ LAYERS = 3  # of a new model, before its last one, which takes part in every pas
 
 def set_up(replicas: int, shards: int) -> tuple[Any, Any]:
     """A mesh of torch's own groups, and one of which the replicas' groups are gradtune's."""
-    import gradtune.replicas  # noqa: F401
     import torch
     import torch.distributed as dist
+
+    import devices
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     names = {"mesh_dim_names": ("replica", "shard")}
+    place = devices.device().type
     return (
-        dist.init_device_mesh("cpu", (replicas, shards), **names),
-        dist.init_device_mesh("cpu", (replicas, shards), **names, backend_override={"replica": "gradtune"}),
+        dist.init_device_mesh(place, (replicas, shards), **names),
+        dist.init_device_mesh(place, (replicas, shards), **names, backend_override={"replica": devices.REPLICAS}),
     )
 
 
@@ -59,8 +61,9 @@ def loss_of(model: Any, seed: int, skipped: int | None = None) -> Any:
     import torch.distributed as dist
 
     generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
-    inputs = torch.randn(6, WIDTH, generator=generator).to(next(model.parameters()).dtype)
-    targets = torch.randint(CLASSES, (6,), generator=generator)
+    parameter = next(model.parameters())
+    inputs = torch.randn(6, WIDTH, generator=generator, device="cpu").to(parameter.device, parameter.dtype)
+    targets = torch.randint(CLASSES, (6,), generator=generator, device="cpu").to(parameter.device)
     model.skipped = skipped
     return torch.nn.functional.cross_entropy(model(inputs).float(), targets)
 
@@ -95,6 +98,13 @@ def _micro_batches(switch: str) -> Callable[[Any, int], None]:
 
 def _two_passes(model: Any, step: int) -> None:
     for part in range(2):
+        loss_of(model, 10 * step + part).backward()
+
+
+def _two_passes_as_one(model: Any, step: int) -> None:
+    """FSDP's streams are not waited for at the end of the first pass."""
+    for part in range(2):
+        model.set_is_last_backward(part == 1)
         loss_of(model, 10 * step + part).backward()
 
 
@@ -245,6 +255,7 @@ CASES: dict[str, Case] = {
     "micro-batches, set_requires_all_reduce": Case(_micro_batches("set_requires_all_reduce")),
     "micro-batches, set_requires_gradient_sync": Case(_micro_batches("set_requires_gradient_sync")),
     "two passes that add up": Case(_two_passes),
+    "two passes that add up, set_is_last_backward": Case(_two_passes_as_one, prepare=_sums(7.0)),
     "gradients that are kept": Case(zero=False, session_steps=lambda steps: 0),
     "sums": Case(prepare=_sums(None)),
     "sums divided by 1": Case(prepare=_sums(1.0)),
@@ -273,8 +284,22 @@ CASES: dict[str, Case] = {
 }
 
 
-def trained(case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lambda model: model) -> tuple[Any, list[Any]]:
-    """The result of `wrap` for the model, and the parameters and the optimizer's state after training, on this rank."""
+def slow_down(model: Any, during: contextlib.ExitStack) -> None:
+    """FSDP's streams do their work late, each piece of it."""
+    import devices
+
+    streams = model[0]._get_fsdp_state()._fsdp_param_group.comm_ctx
+    for stream in (streams.reduce_scatter_stream, streams.all_reduce_stream):
+        during.enter_context(devices.slow(3_000, stream.stream_id))
+
+
+def trained(
+    case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lambda model: model, are_slow: bool = False
+) -> tuple[Any, list[Any]]:
+    """The result of `wrap` for the model, and the parameters and the optimizer's state after training, on this rank.
+
+    `are_slow`: streams of FSDP are, on a device.
+    """
     import torch
 
     model = case.shard(case.change(new_model()), mesh, **case.options())
@@ -284,7 +309,10 @@ def trained(case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lamb
     for step in range(steps):
         if case.zero:
             optimizer.zero_grad()
-        case.backward(model, step)
+        with contextlib.ExitStack() as during:
+            if step > 0 and are_slow:
+                slow_down(model, during)
+            case.backward(model, step)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     state = [value for each in optimizer.state.values() for value in each.values()]
@@ -295,7 +323,7 @@ def trained(case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lamb
 def farthest(ones: Iterable[Any], others: Iterable[Any]) -> float:
     """The largest difference of tensors, as far as there are others."""
     pairs = zip(ones, others, strict=False)
-    return max(float((a.detach().double() - b.detach().double()).abs().max()) for a, b in pairs)
+    return max(float((a.detach().cpu().double() - b.detach().cpu().double()).abs().max()) for a, b in pairs)
 
 
 @contextlib.contextmanager

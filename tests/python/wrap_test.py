@@ -286,9 +286,8 @@ def joined() -> dict[str, str]:
     told["DDP's"] = message_of(lambda: ddp.join())
     train(ddp, optimizer, 2)
     optimizer.close()
-    if not ranks.on_a_device():  # join() is for groups that torch made, and DDP's is another there (devices.py)
-        with ddp.join():
-            train(ddp, optimizer, 2 + dist.get_rank())
+    with ddp.join():
+        train(ddp, optimizer, 2 + dist.get_rank())
     told["closed"] = type(optimizer).__name__
     return told
 
@@ -558,7 +557,7 @@ class Wrap(unittest.TestCase):
     def test_people_are_told_where_their_program_tells_them(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             told = ranks.must_run(told_to_people, arguments=[folder])
-        why = "the process group has no backend for fake" if ranks.on_a_device() else "the process group's backend for cpu"
+        why = f"the process group's backend for {'fake' if ranks.on_a_device() else 'cpu'}"
         self.assertIn(f", gradients over gloo ({why})", told[0]["lines"])
         self.assertNotIn("\r", told[0]["lines"])
         self.assertEqual(told[1]["lines"], "")
