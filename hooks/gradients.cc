@@ -334,6 +334,13 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   return true;
 }
 
+// Lists of rows are for the host.
+void Gradients::bring_rows_in_full(Parameter& parameter) {
+  torch::Tensor& gradient = gradient_of(parameter);
+  gradient = gradient.coalesce();
+  parameter.slot.zero_().add_(gradient);
+}
+
 void Gradients::check_kind(int32_t position, const torch::Tensor& gradient) const {
   const Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
@@ -345,10 +352,6 @@ void Gradients::check_kind(int32_t position, const torch::Tensor& gradient) cons
   if (gradient.layout() != torch::kStrided && gradient.layout() != torch::kSparse) {
     refuse("the gradient of " + tensor.name + " is of layout " + c10::str(gradient.layout()) +
            "; allowed are dense and sparse COO gradients");
-  }
-  if (gradient.is_sparse() && device_) {
-    refuse("the gradient of " + tensor.name + " is sparse on " + gradient.device().str() +
-           "; sparse gradients may be on the CPU, on a device only dense ones");
   }
 }
 
@@ -363,6 +366,11 @@ Gradients::Brought Gradients::bring(int32_t position) {
   Brought brought;
   if (gradient.is_sparse()) {
     parameter.was_sparse = true;
+    if (device_) {
+      bring_rows_in_full(parameter);
+      brought.use = Use::rows;
+      return brought;
+    }
     core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
     return brought;
   }
@@ -424,7 +432,10 @@ void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& liste
 double Gradients::share_of_rows(int32_t position) const {
   const torch::Tensor gradient = gradient_of(parameters_[static_cast<size_t>(position)]);
   check_kind(position, gradient);  // the first pass asks for the share before it brings the gradient
-  const torch::Tensor indices = gradient._indices().select(0, 0).contiguous();
+  if (gradient.sparse_dim() == 1 && gradient.is_coalesced()) {
+    return static_cast<double>(gradient._nnz()) / static_cast<double>(gradient.size(0));
+  }
+  const torch::Tensor indices = gradient._indices().select(0, 0).cpu().contiguous();
   std::vector<int64_t> rows(indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel());
   std::ranges::sort(rows);
   const auto repeated = std::ranges::unique(rows);

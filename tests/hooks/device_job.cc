@@ -17,7 +17,7 @@ namespace gradtune::test {
 
 namespace {
 
-constexpr int64_t kPlaces = 5, kInputs = 4, kWidth = 16, kHeads = 2;
+constexpr int64_t kPlaces = 5, kInputs = 4, kWidth = 16, kHeads = 2, kRows = 5000;
 
 // A layer without bias whose inputs and outputs are on the host, even if its weight is not.
 struct Offloaded : torch::autograd::Function<Offloaded> {
@@ -50,6 +50,11 @@ DeviceModel::DeviceModel(DeviceModelKind kind, c10::Device device, torch::Scalar
   if (kind == DeviceModelKind::nested) {
     add(*Linear(torch::nn::LinearOptions(20, 64).bias(false)), "first_", device, type);
     add(*Linear(torch::nn::LinearOptions(64, 5).bias(false)), "second_", device, type);
+    return;
+  }
+  if (kind == DeviceModelKind::table) {
+    add(*torch::nn::Embedding(kRows, kWidth), "table_", device, type);
+    add(*Linear(kWidth, 5), "scores_", device, type);
     return;
   }
   if (kind == DeviceModelKind::images) {
@@ -113,11 +118,18 @@ torch::Tensor DeviceModel::nested(const torch::Tensor& x) const {
   return Offloaded::apply(wide, &all_[1]).to(x.device());
 }
 
+// The rows differ between ranks and steps; some are repeated.
+torch::Tensor DeviceModel::table(const torch::Tensor& x) const {
+  const torch::Tensor rows = (x.slice(1, 0, kPlaces).abs() * 1000).to(torch::kLong).remainder(kRows);
+  return torch::linear(torch::embedding(all_[0], rows, -1, false, /*sparse=*/true).sum(1), all_[1], all_[2]);
+}
+
 torch::Tensor DeviceModel::loss(const Data& data) const {
   const c10::Device device = all_[0].device();
   const torch::Tensor inputs = data.inputs.to(device);
   const torch::Tensor scores = kind_ == DeviceModelKind::transformer ? transformer(inputs)
                                : kind_ == DeviceModelKind::nested    ? nested(inputs)
+                               : kind_ == DeviceModelKind::table     ? table(inputs)
                                                                      : mlp(inputs);
   return torch::nn::functional::cross_entropy(scores, data.targets.to(device));
 }

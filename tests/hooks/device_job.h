@@ -27,7 +27,8 @@ using Parameters = std::vector<torch::Tensor>;  // on the CPU
 // - transformer: a layer of attention and its wide layers, with norms before, over five places
 // - images: two layers for images of Fashion-MNIST, as in the example's mlp-small
 // - nested: two layers, the second one in a function of the host that runs backward inside its own backward
-enum class DeviceModelKind : uint8_t { mlp, transformer, images, nested };
+// - table: rows of a table with sparse gradients, and a layer
+enum class DeviceModelKind : uint8_t { mlp, transformer, images, nested, table };
 
 // Made in place: C++ modules can only be moved between devices that LibTorch knows by name.
 class DeviceModel final : public torch::nn::Module {
@@ -42,6 +43,7 @@ class DeviceModel final : public torch::nn::Module {
   torch::Tensor mlp(torch::Tensor x) const;
   torch::Tensor transformer(torch::Tensor x) const;
   torch::Tensor nested(const torch::Tensor& x) const;
+  torch::Tensor table(const torch::Tensor& x) const;
 
   const DeviceModelKind kind_;
   std::vector<torch::Tensor> all_;

@@ -102,6 +102,9 @@ void expect_bits_while_tuning(DeviceModelKind model) {
 TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::mlp); }
 TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
 TEST(DeviceTraining, ATunedJobOnFashionMnistHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::images); }
+TEST(DeviceTraining, ATunedJobWithSparseGradientsHasTheBitsOfTheCpu) {
+  expect_bits_while_tuning(DeviceModelKind::table);
+}
 
 // Tests strategies that do not change.
 void expect_bits_at_each_fidelity(DeviceModelKind model, int size) {
@@ -172,6 +175,24 @@ TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
             .table;
     EXPECT_GT(fitted.to_host.us(1000), 0);
   });
+}
+
+TEST(DeviceTraining, OfASparseTableGoRowsAlone) {
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
+  run_ranks(2, [&](const Rank& rank) {
+    fake_device();
+    const DeviceJob job{.fidelity = "exact", .steps = 12, .tuning_budget = 10, .journal = journal};
+    train_model(DeviceModelKind::table, rank, make_group(), at(Where::kernels, job));
+  });
+  const tuner::JournalFile file = tuner::read_journal(journal).value();
+  int64_t sent = 0, table = 0;
+  for (const policies::TimedOp& op : file.timings.at(0).ops) {
+    if (op.step == 1) sent += op.bytes;  // the collective of the baseline
+  }
+  for (const core::TensorInfo& tensor : file.job.table.tensors) table = std::max(table, 4 * tensor.numel);
+  EXPECT_GT(sent, 0);
+  EXPECT_LT(sent, table / 20) << "of 5000 rows a rank uses 40";
 }
 
 TEST(DeviceTraining, ADeviceWithoutTimesIsTunedByWholeSteps) {

@@ -8,10 +8,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
-#include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
-#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -45,6 +42,7 @@
 #include "engine/core/clock.h"
 #include "engine/core/round_up.h"
 #include "tests/engine/comm/fake_nccl.h"
+#include "tests/hooks/fake_sparse.h"
 
 namespace gradtune::test {
 namespace {
@@ -496,11 +494,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
-// Enough of sparse tensors for a gradient to be one.
-TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
-  library.impl("_sparse_coo_tensor_with_dims_and_tensors", &at::native::new_with_dims_and_tensor_sparse_symint);
-  library.impl("_indices", &at::native::_indices_sparse);
-  library.impl("_values", &at::native::_values_sparse);
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&sparse_on_cpu>());
 }
 
 // Autocast is part of a device. A few operators are enough for tests.

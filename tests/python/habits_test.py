@@ -16,9 +16,6 @@ NOT_ON_THE_DEVICE = {
     "word_model": "the cell of an LSTM as one operator",
     "character_model": "the cell of a GRU as one operator",
     "speech": "the cell of a GRU as one operator",
-    "factors": "sums of sparse tensors",
-    "deep_fm": "sums of sparse tensors",
-    "graph_network": "products of sparse tensors",
     "with_workers": "a process that was forked from one that uses it",
 }
 

@@ -56,7 +56,6 @@ class Scenario:
     parts: Callable[[nn.Module], list[nn.Module]] | None = None  # parts of the model that gradtune gets
     options: dict[str, Any] = field(default_factory=dict)  # of gradtune
     own: tuple[str, ...] = ()  # prefixes of the names that are each rank's own
-    refusal: str = ""  # on a device: a part of the error, where gradtune refuses it; DDP is not run then
 
 
 def batch(step: int, rank: int | None = None, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +77,6 @@ def mlp() -> nn.Module:
 def compare(scenario: Scenario) -> dict[str, Any]:
     """Trains both ways. `difference`: the largest to DDP, `between_ranks`: to rank 0, `moved`: the change by
     training."""
-    if scenario.refusal and not devices.is_on_cpu():
-        return {"refusal": scenario.refusal, "refused": _refused(scenario)}
     first, of_ddp = _run(scenario, is_gradtune=False)
     start, of_gradtune = _run(scenario, is_gradtune=True)
     del first
@@ -92,14 +89,6 @@ def compare(scenario: Scenario) -> dict[str, Any]:
         "facts": of_gradtune.facts,
         "facts_of_ddp": of_ddp.facts,
     }
-
-
-def _refused(scenario: Scenario) -> str:
-    try:
-        _run(scenario, is_gradtune=True)
-    except gradtune.Error as error:
-        return str(error)
-    return "no error"
 
 
 def _run(scenario: Scenario, is_gradtune: bool) -> tuple[dict[str, torch.Tensor], Job]:
@@ -536,7 +525,6 @@ def adamw(**options: Any) -> Callable[[nn.Module], list[torch.optim.Optimizer]]:
     return lambda model: [torch.optim.AdamW(model.parameters(), 1e-2, **options)]
 
 
-NO_SPARSE = "sparse gradients may be on the CPU"
 EACH_TENSOR = {"bucket_cap_mb": 1e-6}
 FIND_UNUSED = {"find_unused_parameters": True}
 SCENARIOS: dict[str, Scenario] = {
@@ -561,11 +549,11 @@ SCENARIOS: dict[str, Scenario] = {
     "averages swapped in": Scenario(mlp, averaged_weights),
     "two optimizers": Scenario(mlp, two_optimizers, head_and_trunk),
     "embedding": Scenario(Words, plain),
-    "sparse embedding, SGD": Scenario(sparse_words, plain, sgd(momentum=0.9), refusal=NO_SPARSE),
+    "sparse embedding, SGD": Scenario(sparse_words, plain, sgd(momentum=0.9)),
     "sparse embedding, Adagrad": Scenario(
-        sparse_words, plain, lambda model: [torch.optim.Adagrad(model.parameters(), 0.1)], refusal=NO_SPARSE
+        sparse_words, plain, lambda model: [torch.optim.Adagrad(model.parameters(), 0.1)]
     ),
-    "SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head, refusal=NO_SPARSE),
+    "SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head),
     "SparseAdam and Adam, accumulation": Scenario(sparse_words, sparse_and_accumulated, words_and_head),
     "two passes a step": Scenario(mlp, two_passes),
     "gradient penalty": Scenario(mlp, penalised),
@@ -577,7 +565,7 @@ SCENARIOS: dict[str, Scenario] = {
     "bfloat16 parameters": Scenario(mlp, plain, dtype=torch.bfloat16),
     "float64 parameters": Scenario(mlp, in_double, adamw(), dtype=torch.float64),
     "one float64 parameter": Scenario(Shifted, in_double, adamw(), dtype=None),
-    "sparse float64 embedding": Scenario(sparse_words, in_double_words, dtype=torch.float64, refusal=NO_SPARSE),
+    "sparse float64 embedding": Scenario(sparse_words, in_double_words, dtype=torch.float64),
     "DDP's hook": Scenario(mlp, plain, hook={}),
     "DDP's hook, float64 parameters": Scenario(mlp, in_double, dtype=torch.float64, hook=EACH_TENSOR),
     "DDP's hook, a bucket a tensor": Scenario(mlp, clipped, hook=EACH_TENSOR),
@@ -588,7 +576,7 @@ SCENARIOS: dict[str, Scenario] = {
     "DDP's hook, channels_last": Scenario(Convolution, plain, hook={}),
     "DDP's hook, BatchNorm": Scenario(Norms, with_statistics, hook={}),
     "DDP's hook, SparseAdam and Adam": Scenario(
-        sparse_words, two_optimizers, words_and_head, hook={}, refusal=NO_SPARSE
+        sparse_words, two_optimizers, words_and_head, hook={}
     ),
     "DDP's hook, closed halfway": Scenario(mlp, closed_halfway, hook=EACH_TENSOR),
     "compiled": Scenario(mlp, plain, compiled=lambda model: torch.compile(model, backend="aot_eager"), allowed=1e-6),
