@@ -36,6 +36,7 @@ class Reduction:
     name: str
     divisor: float  # the gradient is the sum over replicas, divided by it
     in_place: bool  # FSDP divides, in place, once it has the result
+    is_cast: bool  # FSDP makes the gradients from a copy of the result in another dtype
     used_at_once: str  # why FSDP uses the values before backward ends; empty if it only makes views of them
 
     def shares_parameters_with(self, other: Key) -> bool:
@@ -70,6 +71,7 @@ def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | U
             name=_name(parameters),
             divisor=float(replicas) if is_average else after,
             in_place=after != 1,
+            is_cast=any(_dtype_of_gradient(parameter) not in (None, reduced.dtype) for parameter in parameters),
             used_at_once=_use(reduced, parameters, known["all_reduce_hook"]),
         )
     except (AttributeError, KeyError, TypeError) as error:
@@ -90,6 +92,12 @@ def _name(parameters: list[Any]) -> str:
     return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more"
 
 
+def _dtype_of_gradient(parameter: Any) -> torch.dtype | None:
+    """torch 2.15 lets a gradient have another dtype than its parameter; None is that of the reduction."""
+    dtype: torch.dtype | None = getattr(parameter, "sharded_grad_dtype", parameter.orig_dtype)
+    return dtype
+
+
 def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
     if torch._C._current_graph_task_id() < 0:
         return "it is reduced outside of a backward pass, as by a schedule of pipeline stages"
@@ -97,11 +105,6 @@ def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
         return "it is reduced in a backward pass inside of another one, as by reentrant checkpoints"
     if reduced.device.type != "cpu" and any(parameter.offload_to_cpu for parameter in parameters):
         return "its parameters are offloaded to the CPU"
-    for parameter in parameters:
-        # torch 2.15 lets a gradient have another dtype than its parameter; None is that of the reduction.
-        dtype = getattr(parameter, "sharded_grad_dtype", parameter.orig_dtype)
-        if dtype not in (None, reduced.dtype):
-            return f"reduce_dtype is {reduced.dtype} and that of the parameters is {dtype}"
     if hook is not None:
         return "its module has an all-reduce hook"
     for parameter in parameters:
@@ -127,6 +130,33 @@ def lacks_view(reduced: torch.Tensor, parameters: list[Any]) -> bool:
         if local is None or (local.numel() > 0 and local.untyped_storage().data_ptr() != place):
             return True
     return False
+
+
+def _with_parts(reduced: torch.Tensor, parameters: list[Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The gradient of each parameter, a view of a flat tensor, and its part of `reduced`, which is laid out alike."""
+    for parameter in parameters:
+        gradient = parameter.sharded_param.grad._local_tensor
+        yield gradient, reduced.as_strided(gradient.size(), gradient.stride(), gradient.storage_offset())
+
+
+def lacks_cast(reduced: torch.Tensor, parameters: list[Any]) -> bool:
+    """True if a gradient of these parameters does not have the values of `reduced` in its own dtype, bit for bit."""
+    places = set()
+    for parameter in parameters:
+        gradient = parameter.sharded_param.grad
+        if gradient is None:
+            return True
+        places.add(gradient._local_tensor.untyped_storage().data_ptr())
+    if len(places - {0}) > 1:
+        return True
+    pairs = _with_parts(reduced, parameters)
+    return not all(torch.equal(of.view(torch.uint8), part.to(of.dtype).view(torch.uint8)) for of, part in pairs)
+
+
+def cast(reduced: torch.Tensor, parameters: list[Any]) -> None:
+    """Writes the values of `reduced` to the gradients of these parameters."""
+    for gradient, part in _with_parts(reduced, parameters):
+        gradient.copy_(part)
 
 
 def units_of(models: list[torch.nn.Module]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from . import _gradtune
 from ._checks import refuse
 from ._errors import Error, say
 from ._exits import ExitWatch
-from ._fsdp import Key, Reduction, lacks_view, versions_of
+from ._fsdp import Key, Reduction, cast, lacks_cast, lacks_view, versions_of
 from ._options import PathLike
 from ._results import Progress, Result, scalars_of
 from ._trained import Group, Named
@@ -61,15 +61,29 @@ class _Brought:
     version: int  # of `reduced` at the end of the pass, if only FSDP changed it
     parameters: list[Any]  # FSDP's objects
     versions: list[int]  # of the parameters, when the gradient was brought
+    is_cast: bool  # the gradients are no views of `reduced`, but of a copy of it in another dtype
     stream: torch.Stream | None  # of FSDP's work with `reduced`, on a device
 
     @classmethod
     def by(cls, asked: Reduction, unit: torch.Tensor, reduced: torch.Tensor) -> _Brought:
-        value, version = (reduced.clone(), 1) if asked.in_place else (reduced, 0)
-        versions = versions_of(asked.parameters)
-        version += reduced._version
-        stream = None if reduced.device.type == "cpu" else torch.accelerator.current_stream(reduced.device)
-        return cls(asked.name, unit, reduced, value, asked.divisor, version, asked.parameters, versions, stream)
+        return cls(
+            name=asked.name,
+            unit=unit,
+            reduced=reduced,
+            value=reduced.clone() if asked.in_place else reduced,
+            divisor=asked.divisor,
+            version=reduced._version + (1 if asked.in_place else 0),
+            parameters=asked.parameters,
+            versions=versions_of(asked.parameters),
+            is_cast=asked.is_cast,
+            stream=None if reduced.device.type == "cpu" else torch.accelerator.current_stream(reduced.device),
+        )
+
+    def deliver(self) -> None:
+        """Makes the gradients those over replicas, if they are no views of the result."""
+        if self.is_cast:
+            with torch.no_grad():
+                cast(self.reduced, self.parameters)
 
     def await_fsdp(self) -> None:
         """Later work on the current stream finds what FSDP does with `reduced` in the pass."""
@@ -83,6 +97,13 @@ class _Brought:
                 f"a parameter of {self.name} was changed within a backward pass (by a hook that steps an optimizer?), "
                 "where its gradient is this replica's own; gradients may be used when backward() has returned"
             )
+        if self.is_cast:
+            if lacks_cast(self.reduced, self.parameters):
+                refuse(
+                    f"a gradient of {self.name} was changed or replaced within a backward pass, before it was summed over "
+                    "replicas; allowed is to change it when backward() has returned"
+                )
+            return
         if lacks_view(self.reduced, self.parameters):
             refuse(
                 f"a gradient of {self.name} was replaced within a backward pass, before it was summed over replicas; "
@@ -184,8 +205,8 @@ class Replicas:
         self._pass = None
         try:
             for each in self._brought.values():
-                each.check(self._steps)
                 each.await_fsdp()
+                each.check(self._steps)
         except Error as error:
             self._closed = True
             self._end(str(error))
@@ -194,6 +215,8 @@ class Replicas:
             self._session.end_pass()
         if self._new():
             self._join([self._brought[key] for key in self._new()])
+        for each in self._brought.values():
+            each.deliver()
         self._brought.clear()
 
     def _hand_over(self, each: _Brought) -> None:
@@ -231,6 +254,7 @@ class Replicas:
             each.reduced.copy_(each.value)
             if each.divisor != 1:
                 each.reduced.div_(each.divisor)
+            each.deliver()
             self._untuned.add(key)
 
     def _say_once(self, name: str, why: str) -> None:

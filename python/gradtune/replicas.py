@@ -210,8 +210,8 @@ def between_replicas(model: torch.nn.Module | Sequence[torch.nn.Module], **optio
 
     Gradients equal those of FSDP at fidelity exact, for three and more replicas up to the order in which they are added.
     They are complete when backward() returns. If FSDP uses them earlier, a unit goes as it is and is not tuned, and a line
-    says so once. It does so if reduce_dtype is not the parameters' own, if a gradient of an earlier pass exists, for
-    post-accumulate-gradient hooks, or if parameters on a GPU are offloaded to the CPU.
+    says so once. It does so if a gradient of an earlier pass exists, for post-accumulate-gradient hooks, or if parameters
+    on a GPU are offloaded to the CPU.
 
     The options are those of wrap(). Each shard's replicas are a job of their own, and the job of rank 0 prints progress.
     """

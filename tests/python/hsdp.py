@@ -135,7 +135,8 @@ def _divided_by_shards(model: Any) -> None:
         layer.set_gradient_divide_factor(float(shards))
 
 
-def _mixed(reduce: str | None, of_model: str | None = None) -> Callable[[], dict[str, Any]]:
+def mixed(reduce: str | None, of_model: str | None = None) -> Callable[[], dict[str, Any]]:
+    """Options of fully_shard: gradients are reduced in a dtype, and the model computes in another one."""
     def options() -> dict[str, Any]:
         import torch
         from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -263,9 +264,9 @@ CASES: dict[str, Case] = {
     "divided by the number of shards": Case(prepare=_divided_by_shards),
     "bfloat16": Case(change=_as("bfloat16")),
     "float16": Case(change=_as("float16")),
-    "reduced in bfloat16": Case(options=_mixed("bfloat16"), session_steps=never),
-    "reduced in float16": Case(options=_mixed("float16"), session_steps=never),
-    "computed in bfloat16, reduced in float32": Case(options=_mixed("float32", "bfloat16")),
+    "reduced in bfloat16": Case(options=mixed("bfloat16")),
+    "reduced in float16": Case(options=mixed("float16")),
+    "computed in bfloat16, reduced in float32": Case(options=mixed("float32", "bfloat16")),
     "offloaded to the CPU": Case(options=_offloaded),
     "a layer without gradients in some passes": Case(
         _skip(lambda step: 1 if step % 3 == 2 else LAYERS + 9), change=_skipping

@@ -18,7 +18,7 @@ import hsdp
 import ranks
 
 IS_LONG = os.environ.get("HSDP_LONG") == "1"
-STEPS = 50 if IS_LONG else 10
+STEPS = 50 if IS_LONG else 6 if ranks.on_a_device() else 10
 TORCH = tuple(int(number) for number in importlib.metadata.version("torch").split(".")[:2])
 EXACT = {"GRADTUNE_FIDELITY": "exact", "GRADTUNE_QUIET": "1", "GRADTUNE_TIMEOUT": "60"}
 # Three replicas: see three_replicas(). AdamW divides by small numbers, so its parameters differ by more than the sums.
@@ -168,16 +168,17 @@ def refused() -> dict[str, Any]:
     def change() -> None:
         next(changed.parameters()).grad.to_local().mul_(1.5)
 
-    changed = hsdp.sharded(hsdp.new_model(), mesh)
     engine: Any = torch.autograd.Variable._execution_engine
-    with hsdp.caught() as told["changed in backward"]:
-        for step in range(3):
-            changed.zero_grad()
-            loss = hsdp.loss_of(changed, step)
-            if step == 2:  # the call comes after that of FSDP, which makes gradients, and before that of gradtune
-                changed[-1].register_full_backward_pre_hook(lambda *_: engine.queue_callback(change))
+    for name, options in (("changed in backward", {}), ("cast and changed in backward", hsdp.mixed("bfloat16")())):
+        changed = hsdp.sharded(hsdp.new_model(), mesh, **options)
+        with hsdp.caught() as told[name]:
+            for step in range(3):
+                changed.zero_grad()
                 loss = hsdp.loss_of(changed, step)
-            loss.backward()
+                if step == 2:  # the call comes after that of FSDP, which makes gradients, and before that of gradtune
+                    changed[-1].register_full_backward_pre_hook(lambda *_: engine.queue_callback(change))
+                    loss = hsdp.loss_of(changed, step)
+                loss.backward()
     return {**told, **misused(mesh)}
 
 
@@ -388,6 +389,7 @@ class Hsdp(Meshes):
             self.assertIn("sharded by fully_shard() without replicas", told["without replicas"][0])
             self.assertIn("a group was given for a model with replicas", told["group"][0])
             self.assertIn("was changed within a backward pass, before it was summed", told["changed in backward"][0])
+            self.assertIn("was changed or replaced within a backward pass", told["cast and changed in backward"][0])
             for name in ("stepped", "stepped by foreach"):
                 self.assertIn("was changed within a backward pass (by a hook that steps", told[name][0])
             self.assertIn("was replaced within a backward pass", told["replaced"][0])
