@@ -91,8 +91,9 @@ class Session {
   // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient. The time of waiting for
   // slower ranks is no computation.
   void sum(std::span<float> values) {
-    const StepClock::Own own = step_clock_.own();
+    const int64_t began_ns = clock_->now_ns();
     explained(Final::every_error, [&] { peers_.sum(values); });
+    step_clock_.waited_apart(clock_->now_ns() - began_ns);
   }
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);

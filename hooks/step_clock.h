@@ -52,6 +52,8 @@ class StepClock {
   };
   [[nodiscard]] Own own() { return Own(*this); }
 
+  // The thread waited so long for other ranks, besides the exchange.
+  void waited_apart(int64_t ns) { apart_ns_ += ns; }
   // For gradients on a device: the time for which the thread waited after backward had ended there. Own work that was
   // done while the device computed added no time to the step.
   void waited(std::optional<double> ms) {
@@ -73,7 +75,7 @@ class StepClock {
     const double own_ms = static_cast<double>(own_ns_) * 1e-6;
     step_ms_ = static_cast<double>(now_ns - began_ns_) * 1e-6;
     began_ns_ = now_ns;
-    compute_ms_ = step_ms_ - exchange_ms - own_ms;
+    compute_ms_ = step_ms_ - exchange_ms - own_ms - static_cast<double>(std::exchange(apart_ns_, 0)) * 1e-6;
     return {.step_ms = step_ms_ + std::exchange(hidden_ms_, 0),
             .compute_ms = compute_ms_,
             .comm_ms = last_.comm_ms,
@@ -90,7 +92,7 @@ class StepClock {
  private:
   const core::Clock& clock_;
   int64_t began_ns_;
-  int64_t own_ns_ = 0;
+  int64_t own_ns_ = 0, apart_ns_ = 0;
   std::optional<double> waited_ms_;
   double step_ms_ = 0, compute_ms_ = 0;
   int64_t updates_ = 1;

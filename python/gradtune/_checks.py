@@ -107,7 +107,8 @@ def plain_name(name: str) -> str:
     return name
 
 
-def _is_ignored(name: str, ignored: Sequence[str]) -> bool:
+def is_ignored(name: str, ignored: Sequence[str]) -> bool:
+    """True for a name of these, and for names in a module of these."""
     name = plain_name(name)
     return any(name == each or name.startswith(f"{each}.") for each in ignored)
 
@@ -118,7 +119,7 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
     `prefix` is put before its names. Names in `ignored` are not checked.
     """
     for name, module in model.named_modules(prefix=prefix.removesuffix(".")):
-        if _is_ignored(name, ignored):
+        if is_ignored(name, ignored):
             continue
         kind = type(module).__name__
         where = f"the module {name}" if name else "the model"
@@ -135,7 +136,7 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
                 "rank; allowed is a 2-D mesh, on which gradtune communicates between the replicas"
             )
     for name, parameter in model.named_parameters(prefix=prefix.removesuffix(".")):
-        if not _is_ignored(name, ignored):
+        if not is_ignored(name, ignored):
             check_parameter(name, parameter)
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -303,7 +303,11 @@ def _begin(wrap: Wrap, model: weakref.ref[torch.nn.Module], group: dist.ProcessG
 
 
 def _check_kind(
-    model: torch.nn.Module, group: dist.ProcessGroup | None, plan: _Plan, keep_round: PathLike | None
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None,
+    plan: _Plan,
+    keep_round: PathLike | None,
+    ignored: Sequence[str],
 ) -> None:
     """Raises Error for a kind of model that is not served, or not with this plan."""
     if isinstance(model, DistributedDataParallel) or is_replicated([model]):
@@ -315,7 +319,7 @@ def _check_kind(
         refuse(f"keep_round is {keep_round!r} with delay {plan.delay}; allowed is a delay of 0, after which ranks are equal")
     if not is_sharded(model):
         return
-    check_sites(model, group)
+    check_sites(model, group, ignored)
     if plan.least != plan.most or plan.delay is None:
         refuse(
             f"the model is sharded, with least {plan.least}, most {plan.most} and delay {plan.delay}; allowed is least equal "
@@ -390,7 +394,7 @@ def rounds(
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
     _gradtune.check_rounds(plan)
     check([optimizer], [model])
-    _check_kind(model, group, plan, keep_round)
+    _check_kind(model, group, plan, keep_round, options.get("ignore") or ())
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
     made = (_ShardedRoundsWrap if is_sharded(model) else _RoundsWrap)(optimizer, plan, ranks, given, kept)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ._checks import check_in_unit, refuse
+from ._checks import check_in_unit, is_ignored, refuse
 from ._trained import Group, Named, Trained
 
 
@@ -20,8 +21,8 @@ def is_sharded(model: torch.nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def check_sites(model: torch.nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Raises Error unless each rank of the group holds the same shard at another site."""
+def check_sites(model: torch.nn.Module, group: dist.ProcessGroup | None, ignored: Sequence[str]) -> None:
+    """Raises Error unless each rank of the group holds the same shard at another site, but for names in `ignored`."""
     if group is None:
         refuse(
             "the model is sharded, and no group was given; allowed is the group of the ranks that hold the same shard at "
@@ -29,6 +30,8 @@ def check_sites(model: torch.nn.Module, group: dist.ProcessGroup | None) -> None
         )
     sites = set(dist.get_process_group_ranks(group))
     for name, parameter in model.named_parameters():
+        if is_ignored(name, ignored):
+            continue
         check_in_unit(name, parameter)
         if isinstance(parameter, DTensor):
             both = sites.intersection(parameter.device_mesh.mesh.flatten().tolist())

@@ -128,6 +128,37 @@ def goes_on(folder: str) -> dict[str, Any]:
     return {"same bits": equal, "sites are equal": all(torch.equal(each, flat) for each in found)}
 
 
+def ignored() -> dict[str, bool]:
+    """A layer that FSDP2 does not shard stays each rank's own."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (SITES, SHARDS), mesh_dim_names=("site", "shard"))
+    model = new_model()
+    for number in (0, 2):
+        fully_shard(model[number], mesh=mesh["shard"])
+    inner = torch.optim.SGD(model.parameters(), 0.01)
+    group = mesh["site"].get_group()
+    optimizer = gradtune.rounds(inner, model, group, least=2, most=2, dense_steps=1, ignore=["3"], **EXACT)
+    for step in range(5):
+        update(model, optimizer, step)
+    own = model[3].weight.detach()
+    others = [torch.empty_like(own) for _ in range(SITES * SHARDS)]
+    dist.all_gather(others, own)
+    shared = model[0].weight.full_tensor().detach()
+    found = [torch.empty_like(shared) for _ in range(SITES * SHARDS)]
+    dist.all_gather(found, shared)
+    optimizer.close()
+    dist.destroy_process_group()
+    return {
+        "sites are equal": all(torch.equal(each, shared) for each in found),
+        "own": len({float(each.sum()) for each in others}) == SITES * SHARDS,
+    }
+
+
 def refusals() -> dict[str, str]:
     import gradtune
     import torch
@@ -171,6 +202,10 @@ class ShardedRounds(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for told in ranks.must_run(goes_on, SITES * SHARDS, arguments=[folder]):
                 self.assertEqual(told, {"same bits": True, "sites are equal": True})
+
+    def test_an_ignored_layer_stays_each_ranks_own(self) -> None:
+        for told in ranks.must_run(ignored, SITES * SHARDS):
+            self.assertEqual(told, {"sites are equal": True, "own": True})
 
     def test_what_is_not_served_is_named(self) -> None:
         for told in ranks.must_run(refusals, SITES * SHARDS):
