@@ -71,7 +71,7 @@ def reduction_of(reduced: torch.Tensor, op: Any, replicas: int) -> Reduction | U
             name=_name(parameters),
             divisor=float(replicas) if is_average else after,
             in_place=after != 1,
-            is_cast=any(_dtype_of_gradient(parameter) not in (None, reduced.dtype) for parameter in parameters),
+            is_cast=any(_dtype_of_gradient(parameter, reduced) != reduced.dtype for parameter in parameters),
             used_at_once=_use(reduced, parameters, known["all_reduce_hook"]),
         )
     except (AttributeError, KeyError, TypeError) as error:
@@ -92,10 +92,10 @@ def _name(parameters: list[Any]) -> str:
     return first if len(parameters) == 1 else f"{first} and {len(parameters) - 1} more"
 
 
-def _dtype_of_gradient(parameter: Any) -> torch.dtype | None:
+def _dtype_of_gradient(parameter: Any, reduced: torch.Tensor) -> torch.dtype:
     """torch 2.15 lets a gradient have another dtype than its parameter; None is that of the reduction."""
     dtype: torch.dtype | None = getattr(parameter, "sharded_grad_dtype", parameter.orig_dtype)
-    return dtype
+    return dtype or reduced.dtype
 
 
 def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
@@ -105,6 +105,8 @@ def _use(reduced: torch.Tensor, parameters: list[Any], hook: Any) -> str:
         return "it is reduced in a backward pass inside of another one, as by reentrant checkpoints"
     if reduced.device.type != "cpu" and any(parameter.offload_to_cpu for parameter in parameters):
         return "its parameters are offloaded to the CPU"
+    if len({_dtype_of_gradient(parameter, reduced) for parameter in parameters}) > 1:
+        return "the gradients of its parameters have several dtypes"
     if hook is not None:
         return "its module has an all-reduce hook"
     for parameter in parameters:
