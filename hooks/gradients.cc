@@ -334,7 +334,7 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   return true;
 }
 
-// Lists of rows are for the host.
+// Only the host's compressors work on lists of rows.
 void Gradients::bring_rows_in_full(Parameter& parameter) {
   torch::Tensor& gradient = gradient_of(parameter);
   gradient = gradient.coalesce();

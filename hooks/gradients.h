@@ -4,7 +4,8 @@
 // The gradients of a module in arenas (engine/core/arenas.h), in an order that can be changed, and the hooks that
 // report finished gradients. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
 // gradient_as_bucket_view. If the user or autograd replaces that tensor, it is put back. A sparse gradient (COO)
-// stays as it is, and its average is sparse too: a slot that is never written uses no memory.
+// stays as it is, and its average is sparse too: a slot that is never written uses no memory. On a device it is
+// coalesced, and laid out in its slot.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -172,7 +173,7 @@ class Gradients {
   void check_kind(int32_t position, const torch::Tensor& gradient) const;  // throws if it is not supported
   bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                   Brought& brought);
-  void bring_rows_in_full(Parameter& parameter);
+  void bring_rows_in_full(Parameter& parameter);  // on a device
 
   const void* const owner_;
   Warnings& warnings_;
