@@ -334,13 +334,6 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   return true;
 }
 
-// Only the host's compressors work on lists of rows.
-void Gradients::bring_rows_in_full(Parameter& parameter) {
-  torch::Tensor& gradient = gradient_of(parameter);
-  gradient = gradient.coalesce();
-  parameter.slot.zero_().add_(gradient);
-}
-
 void Gradients::check_kind(int32_t position, const torch::Tensor& gradient) const {
   const Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
@@ -366,8 +359,9 @@ Gradients::Brought Gradients::bring(int32_t position) {
   Brought brought;
   if (gradient.is_sparse()) {
     parameter.was_sparse = true;
-    if (device_) {
-      bring_rows_in_full(parameter);
+    if (device_) {  // only the host's compressors work on lists of rows
+      gradient = gradient.coalesce();
+      parameter.slot.zero_().add_(gradient);
       brought.use = Use::rows;
       return brought;
     }

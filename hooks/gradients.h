@@ -173,7 +173,6 @@ class Gradients {
   void check_kind(int32_t position, const torch::Tensor& gradient) const;  // throws if it is not supported
   bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                   Brought& brought);
-  void bring_rows_in_full(Parameter& parameter);  // on a device
 
   const void* const owner_;
   Warnings& warnings_;

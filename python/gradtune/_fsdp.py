@@ -143,19 +143,13 @@ def _with_parts(reduced: torch.Tensor, parameters: list[Any]) -> Iterator[tuple[
 
 def lacks_cast(reduced: torch.Tensor, parameters: list[Any]) -> bool:
     """True if a gradient of these parameters does not have the values of `reduced` in its own dtype, bit for bit."""
-    places = set()
-    for parameter in parameters:
-        gradient = parameter.sharded_param.grad
-        if gradient is None:
-            return True
-        places.add(gradient._local_tensor.untyped_storage().data_ptr())
-    if len(places - {0}) > 1:
+    if any(parameter.sharded_param.grad is None for parameter in parameters):
         return True
     pairs = _with_parts(reduced, parameters)
     return not all(torch.equal(of.view(torch.uint8), part.to(of.dtype).view(torch.uint8)) for of, part in pairs)
 
 
-def cast(reduced: torch.Tensor, parameters: list[Any]) -> None:
+def write_cast(reduced: torch.Tensor, parameters: list[Any]) -> None:
     """Writes the values of `reduced` to the gradients of these parameters."""
     for gradient, part in _with_parts(reduced, parameters):
         gradient.copy_(part)

@@ -19,7 +19,7 @@ from . import _gradtune
 from ._checks import refuse
 from ._errors import Error, say
 from ._exits import ExitWatch
-from ._fsdp import Key, Reduction, cast, lacks_cast, lacks_view, versions_of
+from ._fsdp import Key, Reduction, lacks_cast, lacks_view, versions_of, write_cast
 from ._options import PathLike
 from ._results import Progress, Result, scalars_of
 from ._trained import Group, Named
@@ -83,14 +83,14 @@ class _Brought:
         """Makes the gradients those over replicas, if they are no views of the result."""
         if self.is_cast:
             with torch.no_grad():
-                cast(self.reduced, self.parameters)
+                write_cast(self.reduced, self.parameters)
 
     def await_fsdp(self) -> None:
         """Later work on the current stream finds what FSDP does with `reduced` in the pass."""
         if self.stream is not None:
             torch.accelerator.current_stream(self.reduced.device).wait_stream(self.stream)
 
-    def check(self, steps: StepWatch) -> None:
+    def check(self, steps: _StepWatch) -> None:
         """Raises Error if the gradient would be lost, or was used before it was summed."""
         if steps.saw(self.parameters) or versions_of(self.parameters) != self.versions:
             refuse(
@@ -117,8 +117,11 @@ class _Brought:
             )
 
 
-class StepWatch:
-    """Sees optimizers that step within a backward pass. Versions of sharded parameters do not show foreach and fused steps."""
+class _StepWatch:
+    """Notes which parameters optimizers update within a backward pass.
+
+    The versions of sharded parameters do not grow if an optimizer is fused or uses foreach functions.
+    """
 
     def __init__(self) -> None:
         updated: set[int] = set()
@@ -160,7 +163,7 @@ class Replicas:
         self._closed = False
         self._said = False
         self._exits: ExitWatch | None = None
-        self._steps = StepWatch()
+        self._steps = _StepWatch()
 
     @property
     def has_session(self) -> bool:

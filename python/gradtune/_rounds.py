@@ -31,7 +31,7 @@ from ._hooked import Wrap
 from ._optimizer import Methods, methods_of, names_of
 from ._options import Options, PathLike, as_given, with_options
 from ._shards import TrainedShards, check_sites, is_sharded
-from ._trained import Group, Named, Trained
+from ._trained import Group, Named, Trained, to_be_ignored
 from ._wrap import begin, check
 from .replicas import is_replicated
 
@@ -394,7 +394,7 @@ def rounds(
     plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
     _gradtune.check_rounds(plan)
     check([optimizer], [model])
-    _check_kind(model, group, plan, keep_round, options.get("ignore") or ())
+    _check_kind(model, group, plan, keep_round, [*(options.get("ignore") or ()), *to_be_ignored(model)])
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
     made = (_ShardedRoundsWrap if is_sharded(model) else _RoundsWrap)(optimizer, plan, ranks, given, kept)

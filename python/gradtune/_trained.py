@@ -51,7 +51,7 @@ def _takes(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Takes:
     return "as before" if group.get("momentum") else "any"
 
 
-def _to_be_ignored(model: torch.nn.Module) -> list[str]:
+def to_be_ignored(model: torch.nn.Module) -> list[str]:
     """The existing names that a model tells DistributedDataParallel to ignore."""
     told = {plain_name(name).removeprefix(".") for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())}
     return sorted(
@@ -73,7 +73,7 @@ class Trained:
         """`ignore`: the user's names. `attach`, a bound method, hooks this object once the checks have passed."""
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._models = [weakref.ref(model) for model in models]
-        self.ignored = [*ignore, *(prefix + name for prefix, m in self._alive_models() for name in _to_be_ignored(m))]
+        self.ignored = [*ignore, *(prefix + name for prefix, m in self._alive_models() for name in to_be_ignored(m))]
         self._attach = weakref.WeakMethod(attach)
         self._identity = id(optimizers[0])
         self._stepped_ids: dict[int, list[int]] = {}

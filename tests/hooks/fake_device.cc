@@ -195,7 +195,7 @@ class Stream final : public comm::FakeNcclStream {
     return event;
   }
   std::string name;
-  std::atomic<int64_t> delay_us = 0;  // besides planted ones
+  std::atomic<int64_t> delay_us = 0;  // besides the delays of planted faults
 
  private:
   void work();

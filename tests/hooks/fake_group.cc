@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,15 +28,20 @@ Tensors on_host(const Tensors& tensors) {
   return copies;
 }
 
-void copy_back(const Tensors& copies, const Tensors& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(copies[i]);
-}
-
 Work ended(const Tensors& result) {
   const auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                                std::vector<c10::Device>{fake_device()});
   future->markCompleted(c10::IValue(result));
   return c10d::Work::create_from_future(future);
+}
+
+// Calls the collective with copies on the host, and copies the outputs back.
+Work over(const Tensors& outputs, const Tensors& inputs,
+          const std::function<Work(Tensors& outputs, Tensors& inputs)>& collective) {
+  Tensors copies = on_host(outputs), brought = on_host(inputs);
+  collective(copies, brought)->wait();
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(copies[i]);
+  return ended(outputs);
 }
 
 class OverHost final : public c10d::Backend {
@@ -46,50 +52,38 @@ class OverHost final : public c10d::Backend {
   const std::string getBackendName() const override { return host_->getBackendName(); }
 
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    Tensors copies = on_host(tensors);
-    host_->broadcast(copies, options)->wait();
-    copy_back(copies, tensors);
-    return ended(tensors);
+    return over(tensors, {}, [&](Tensors& copies, Tensors&) { return host_->broadcast(copies, options); });
   }
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    Tensors copies = on_host(tensors);
-    host_->allreduce(copies, options)->wait();
-    copy_back(copies, tensors);
-    return ended(tensors);
+    return over(tensors, {}, [&](Tensors& copies, Tensors&) { return host_->allreduce(copies, options); });
   }
   Work allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    std::vector<Tensors> copies;
-    for (const Tensors& output : outputs) copies.push_back(on_host(output));
-    Tensors brought = on_host(inputs);
-    host_->allgather(copies, brought, options)->wait();
-    for (size_t i = 0; i < outputs.size(); ++i) copy_back(copies[i], outputs[i]);
-    return ended(outputs.front());
+    return over(outputs.front(), inputs, [&](Tensors& copies, Tensors& brought) {
+      std::vector<Tensors> lists{copies};
+      return host_->allgather(lists, brought, options);
+    });
   }
   Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    at::Tensor copy = output.cpu(), brought = input.cpu();
-    host_->_allgather_base(copy, brought, options)->wait();
-    output.copy_(copy);
-    return ended({output});
+    return over({output}, {input}, [&](Tensors& copies, Tensors& brought) {
+      return host_->_allgather_base(copies.front(), brought.front(), options);
+    });
   }
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    at::Tensor copy = output.cpu(), brought = input.cpu();
-    host_->_reduce_scatter_base(copy, brought, options)->wait();
-    output.copy_(copy);
-    return ended({output});
+    return over({output}, {input}, [&](Tensors& copies, Tensors& brought) {
+      return host_->_reduce_scatter_base(copies.front(), brought.front(), options);
+    });
   }
   Work allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                        const c10d::AllgatherOptions& options) override {
-    Tensors copies = on_host(outputs), brought = on_host(inputs);
-    host_->allgather_into_tensor_coalesced(copies, brought, options)->wait();
-    copy_back(copies, outputs);
-    return ended(outputs);
+    return over(outputs, inputs, [&](Tensors& copies, Tensors& brought) {
+      return host_->allgather_into_tensor_coalesced(copies, brought, options);
+    });
   }
   Work reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                        const c10d::ReduceScatterOptions& options) override {
-    Tensors copies = on_host(outputs), brought = on_host(inputs);
-    host_->reduce_scatter_tensor_coalesced(copies, brought, options)->wait();
-    copy_back(copies, outputs);
-    return ended(outputs);
+    return over(outputs, inputs, [&](Tensors& copies, Tensors& brought) {
+      return host_->reduce_scatter_tensor_coalesced(copies, brought, options);
+    });
   }
   Work barrier(const c10d::BarrierOptions& options) override { return host_->barrier(options); }
 

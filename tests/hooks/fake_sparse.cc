@@ -12,9 +12,9 @@
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/sparse_dim_native.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 #include <torch/types.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <vector>
 

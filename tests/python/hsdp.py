@@ -285,21 +285,29 @@ CASES: dict[str, Case] = {
 }
 
 
-def slow_down(model: Any, during: contextlib.ExitStack) -> None:
-    """FSDP's streams do their work late, each piece of it."""
+@contextlib.contextmanager
+def slow_streams(model: Any) -> Iterator[None]:
+    """Within it, FSDP's streams do each piece of their work late. FSDP makes them in the first forward pass."""
     import devices
 
     streams = model[0]._get_fsdp_state()._fsdp_param_group.comm_ctx
-    for stream in (streams.reduce_scatter_stream, streams.all_reduce_stream):
-        during.enter_context(devices.slow(3_000, stream.stream_id))
+    if not hasattr(streams, "all_reduce_stream"):
+        yield
+        return
+    with devices.slow(3_000, streams.reduce_scatter_stream.stream_id), devices.slow(3_000, streams.all_reduce_stream.stream_id):
+        yield
 
 
 def trained(
-    case: Case, mesh: Any, steps: int, wrap: Callable[[Any], Any] = lambda model: model, are_slow: bool = False
+    case: Case,
+    mesh: Any,
+    steps: int,
+    wrap: Callable[[Any], Any] = lambda model: model,
+    around: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> tuple[Any, list[Any]]:
     """The result of `wrap` for the model, and the parameters and the optimizer's state after training, on this rank.
 
-    `are_slow`: streams of FSDP are, on a device.
+    Each step's passes run within `around` of the model.
     """
     import torch
 
@@ -310,9 +318,7 @@ def trained(
     for step in range(steps):
         if case.zero:
             optimizer.zero_grad()
-        with contextlib.ExitStack() as during:
-            if step > 0 and are_slow:
-                slow_down(model, during)
+        with around(model):
             case.backward(model, step)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -53,7 +53,7 @@ def slow_streams() -> dict[str, float]:
     told = {}
     for name in ("averages", "sums divided by 7", "two passes that add up, set_is_last_backward", "offloaded to the CPU"):
         case = hsdp.CASES[name]
-        told[name] = hsdp.farthest(*(hsdp.trained(case, each, 4, are_slow=True)[1] for each in (theirs_mesh, mesh)))
+        told[name] = hsdp.farthest(*(hsdp.trained(case, each, 4, around=hsdp.slow_streams)[1] for each in (theirs_mesh, mesh)))
     return told
 
 
@@ -340,9 +340,10 @@ class Meshes(unittest.TestCase):
             self.assertEqual(set(told), set(hsdp.CASES))
             for name, case in hsdp.CASES.items():
                 with self.subTest(rank=rank, case=name):
-                    # With three replicas a sum of 16 bits loses its last bit in each order, and steps add that up.
-                    if replicas < 3 or "float16" not in name:
-                        self.assertLessEqual(told[name]["difference"], 0 if replicas < 3 else THREE_RANKS)
+                    # With three replicas, sums of 16 bits in another order differ in their last bit, which 50 steps amplify.
+                    is_short = "float16" in name and replicas == 3
+                    allowed = 0 if replicas < 3 else 2 if is_short else THREE_RANKS
+                    self.assertLessEqual(told[name]["difference"], allowed)
                     is_used_at_once = ranks.on_a_device() and "offloaded" in name
                     expected = None if is_used_at_once else case.session_steps(STEPS)
                     self.assertEqual(told[name]["steps"], expected)
