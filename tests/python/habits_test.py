@@ -72,7 +72,7 @@ def all_programs(*only: str) -> dict[str, Any]:
             )
         except Exception:
             results[program.__name__] = traceback.format_exc()[-1500:]
-    dist.destroy_process_group()
+    ranks.leave_group()
     return results
 
 

@@ -27,8 +27,6 @@ THREE_RANKS = 1e-6
 
 def every_case(replicas: str, shards: str) -> dict[str, Any]:
     """By case: the largest difference, the session's steps, and how far the parameters moved."""
-    import torch.distributed as dist
-
     theirs_mesh, mesh = hsdp.set_up(int(replicas), int(shards))
     group = mesh["replica"].get_group()
     told: dict[str, Any] = {}
@@ -43,7 +41,7 @@ def every_case(replicas: str, shards: str) -> dict[str, Any]:
             "moved": hsdp.farthest(ours, hsdp.new_model().parameters()),
         }
         served.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
@@ -111,7 +109,7 @@ def ways_in(folder: str) -> dict[str, Any]:
     told["finite"] = all(bool(each.isfinite().all()) for each in ours)
     replicas.close()
 
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
@@ -142,7 +140,7 @@ def checkpoints_and_collectives(folder: str) -> dict[str, Any]:
     work.wait()
     told["async"] = float(mine[0])
     dist.barrier(group)
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
@@ -270,7 +268,7 @@ def three_replicas() -> dict[str, int]:
             told["ours"] += int((orders != ours).all(0).sum())
     for served in mesh["replica"].get_group().all():
         served.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 

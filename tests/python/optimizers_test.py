@@ -31,7 +31,7 @@ def all_optimizers() -> dict[str, Any]:
             results[name] = scenarios.compare(scenario)
         except Exception:  # in one scenario; the others continue if they can
             results[name] = {"error": traceback.format_exc()[-1500:]}
-    dist.destroy_process_group()
+    ranks.leave_group()
     return results
 
 

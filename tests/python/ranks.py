@@ -144,6 +144,15 @@ def must_run(function: Callable[..., Any], size: int = 2, **more: Any) -> list[A
     return [end.returned for end in ends]
 
 
+def leave_group() -> None:
+    """Destroys the default process group. In torch 2.7 Gloo's thread needs the interpreter's lock to release the
+    tensors of the last collective, and a group that is destroyed before holds the lock while it waits for that thread."""
+    import torch.distributed as dist
+
+    time.sleep(0.1)
+    dist.destroy_process_group()
+
+
 def main() -> None:
     """The end of every test file."""
     if len(sys.argv) > 2 and sys.argv[1] == "--rank":

@@ -53,7 +53,7 @@ def equals_one_rank() -> dict[str, Any]:
         farthest = max(farthest, expected.farthest(model, rank))
     told = optimizer.round_progress()
     optimizer.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {"farthest": farthest, "rounds": told.rounds, "updates_a_round": told.updates_a_round}
 
 
@@ -74,7 +74,7 @@ def synchronous() -> dict[str, Any]:
     told = {"equal": equal, "synchronous": in_rounds.round_progress().synchronous, "ended": in_rounds.end_round()}
     in_rounds.close()
     wrapped.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
@@ -114,7 +114,7 @@ def checkpoints(folder: str) -> dict[str, Any]:
         told[kind]["same rounds"] = optimizer.round_progress().rounds == resumed.round_progress().rounds
         optimizer.close()
         resumed.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
@@ -172,7 +172,7 @@ def restarts(folder: str) -> dict[str, Any]:
     all_flat = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(all_flat, flat)
     optimizer.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {
         "synchronous": first.synchronous,
         "rounds": first.rounds - saved["rounds"]["rounds"],
@@ -195,7 +195,7 @@ def unequally_fast() -> dict[str, Any]:
     all_flat = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(all_flat, flat)
     optimizer.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {"updates": updates, "equal": all(torch.equal(each, flat) for each in all_flat)}
 
 
@@ -228,7 +228,7 @@ def refusals() -> dict[str, str]:
         gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), ddp)
     except gradtune.Error as error:
         told["ddp"] = str(error)
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 

@@ -33,7 +33,7 @@ def all_scenarios(*names: str) -> dict[str, Any]:
             import traceback
 
             results[name] = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"}
-    dist.destroy_process_group()
+    ranks.leave_group()
     # Gloo's threads drop the tensors of their last work once they have the interpreter's lock, and abort the process
     # if they first get it while the interpreter ends. Sleeping gives it to them.
     time.sleep(0.5)

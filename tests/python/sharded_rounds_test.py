@@ -92,7 +92,7 @@ def equals_one_rank() -> dict[str, Any]:
         farthest = max(farthest, *(float((a - b).abs().max()) for a, b in pairs))
     told = optimizer.round_progress()
     optimizer.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {"farthest": farthest, "rounds": told.rounds == exchanges, "updates": told.updates_a_round}
 
 
@@ -124,7 +124,7 @@ def goes_on(folder: str) -> dict[str, Any]:
     dist.all_gather(found, flat)
     optimizer.close()
     resumed.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {"same bits": equal, "sites are equal": all(torch.equal(each, flat) for each in found)}
 
 
@@ -152,7 +152,7 @@ def ignored() -> dict[str, bool]:
     found = [torch.empty_like(shared) for _ in range(SITES * SHARDS)]
     dist.all_gather(found, shared)
     optimizer.close()
-    dist.destroy_process_group()
+    ranks.leave_group()
     return {
         "sites are equal": all(torch.equal(each, shared) for each in found),
         "own": len({float(each.sum()) for each in others}) == SITES * SHARDS,
@@ -188,7 +188,7 @@ def refusals() -> dict[str, str]:
             gradtune.rounds(torch.optim.SGD(of.parameters(), 0.1), of, group, **given)
         except gradtune.Error as error:
             told[name] = str(error)
-    dist.destroy_process_group()
+    ranks.leave_group()
     return told
 
 
