@@ -69,6 +69,14 @@ TransportFacts transport_facts(const Settings& settings, const Options& options,
           .no_nccl = std::string(versions::kNoStreams)};
 }
 
+// Fragments write files of their own, and the first one speaks for all.
+void name_files(const Fragment& fragment, Settings& settings) {
+  if (fragment.is_first()) return;
+  settings.quiet = true;
+  settings.journal = files_of(fragment, settings.journal);
+  settings.strategy = files_of(fragment, settings.strategy);
+}
+
 }  // namespace
 
 Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
@@ -81,6 +89,8 @@ Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& 
     stepper = std::move(trained.stepper);
     arrival = trained.arrival;
     sums = trained.sums;
+    fragment = trained.fragment;
+    name_files(fragment, settings);
     check_parameters(*stepper, *model);
     settings.codecs_from = "named";
     settings.optimizers = family_of(*stepper);

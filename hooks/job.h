@@ -14,6 +14,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/c10d/nccl_group.h"
 #include "hooks/c10d/transport.h"
+#include "hooks/fragment.h"
 #include "hooks/gradients.h"
 #include "hooks/model.h"
 #include "hooks/options.h"
@@ -30,6 +31,7 @@ struct Trained {
   Arrival arrival = Arrival::hooks;
   // Gradients become sums over ranks, not averages, and all ranks must have the same ones in each pass.
   bool sums = false;
+  Fragment fragment = {};  // the part of the program's model that the model here is
   // Makes the kernels for a device; null: gradtune's own.
   std::function<std::unique_ptr<exec::Kernels>(c10::Device device)> make_kernels = {};
 };
@@ -47,6 +49,7 @@ struct Job {
   std::unique_ptr<Stepper> stepper;
   Arrival arrival = Arrival::hooks;
   bool sums = false;
+  Fragment fragment;
   std::shared_ptr<exec::Device> device;      // null if gradients are on the host
   TransportChoice transport;                 // of gradients
   std::unique_ptr<QueueStream> collectives;  // the stream for NCCL; null if it is not used

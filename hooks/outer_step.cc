@@ -59,8 +59,7 @@ bool OuterStep::step(const std::vector<torch::Tensor>& mean_changes) {
   return is_finite;
 }
 
-void OuterStep::restore(const std::vector<torch::Tensor>& momenta) {
-  const torch::NoGradGuard no_grad;
+void OuterStep::check_fits(std::span<const torch::Tensor> momenta) const {
   if (momenta.size() != momenta_.size()) {
     refuse("the outer momentum has " + std::to_string(momenta.size()) + " tensors; allowed is one for each of the " +
            std::to_string(momenta_.size()) + " trained parameters");
@@ -71,6 +70,11 @@ void OuterStep::restore(const std::vector<torch::Tensor>& momenta) {
              " has another shape than the parameter; allowed is the state of an equal model");
     }
   }
+}
+
+void OuterStep::restore(std::span<const torch::Tensor> momenta) {
+  const torch::NoGradGuard no_grad;
+  check_fits(momenta);
   for (size_t p = 0; p < momenta.size(); ++p) {
     momenta_[p].copy_(momenta[p]);
     anchors_[p].copy_(parameters_[p]);

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace gradtune {
@@ -37,8 +38,10 @@ class OuterStep {
 
   // The state between rounds, the same on all ranks. A checkpoint of the parameters has the anchors.
   const std::vector<torch::Tensor>& momenta() const { return momenta_; }
-  // Throws if they do not fit the parameters. The anchors are the current parameters then.
-  void restore(const std::vector<torch::Tensor>& momenta);
+  // Throws if they do not fit the parameters.
+  void check_fits(std::span<const torch::Tensor> momenta) const;
+  // The same, and then the anchors are the current parameters.
+  void restore(std::span<const torch::Tensor> momenta);
 
  private:
   const std::vector<torch::Tensor> parameters_;

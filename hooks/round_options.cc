@@ -20,11 +20,17 @@ void check(const RoundOptions& rounds) {
                 "a number of updates from 1 to " + std::to_string(tuner::kMostUpdatesARound));
   refuse_unless(rounds.least >= 1 && rounds.least <= rounds.most, "least", rounds.least,
                 "a number of updates from 1 to most");
+  refuse_unless(rounds.fragments >= 1 && rounds.fragments <= tuner::kMostFragments, "fragments", rounds.fragments,
+                "a number from 1 to " + std::to_string(tuner::kMostFragments));
   if (const int64_t delay = rounds.delay.value_or(0); delay != 0) {
     refuse_unless(delay > 0 && delay < rounds.least, "delay", delay, "0, or a number of updates below least");
+    refuse_unless(delay <= rounds.least / rounds.fragments, "delay", delay,
+                  "at most " + std::to_string(rounds.least / rounds.fragments) +
+                      ", which is least / fragments, as one fragment is exchanged at a time");
   }
-  refuse_unless(!rounds.uneven || rounds.delay == 0, "uneven", "true",
-                "false with a delay other than 0, since ranks would differ in the updates beside an exchange");
+  refuse_unless(!rounds.uneven || (rounds.delay == 0 && rounds.fragments == 1), "uneven", "true",
+                "false with a delay other than 0 or several fragments, since ranks would differ in the updates beside "
+                "an exchange");
   refuse_unless(rounds.dense_steps >= 1, "dense_steps", rounds.dense_steps, "a number of steps above 0");
   refuse_unless(rounds.outer_lr > 0 && rounds.outer_lr <= 1, "outer_lr", rounds.outer_lr,
                 "a number above 0 and at most 1");
@@ -43,6 +49,7 @@ std::vector<SharedThing> describe(const RoundOptions& rounds) {
            {{"most", text(rounds.most)},
             {"least", text(rounds.least)},
             {"delay", rounds.delay ? text(*rounds.delay) : "chosen"},
+            {"fragments", text(rounds.fragments)},
             {"dense_steps", text(rounds.dense_steps)},
             {"outer_lr", text(rounds.outer_lr)},
             {"outer_momentum", text(rounds.outer_momentum)},
@@ -50,7 +57,7 @@ std::vector<SharedThing> describe(const RoundOptions& rounds) {
 }
 
 tuner::UpdatesARound allowed(const RoundOptions& rounds) {
-  return {.least = rounds.least, .most = rounds.most, .delay = rounds.delay};
+  return {.least = rounds.least, .most = rounds.most, .delay = rounds.delay, .fragments = rounds.fragments};
 }
 
 }  // namespace gradtune

@@ -1,17 +1,20 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training in rounds: each rank updates its own parameters, and after a number of updates a session averages what
-// they changed, as a pass of its own (hooks/outer_step.h has the arithmetic). The reports of the rounds before decide
-// the number of updates in a round (tuner/round_length.h). All ranks make that number. If they need not be equally
-// fast, a faster rank makes more (tuner/site_speed.h), and the mean is weighted with the numbers of updates.
+// Training in rounds: each rank updates its own parameters, and sessions average what the updates changed, one for each
+// fragment of the model (hooks/fragment_exchange.h). A round has an exchange of each fragment, spread evenly over its
+// updates. With one fragment it is at the end. The reports of the rounds before decide the number of updates in a round
+// (tuner/round_length.h). All ranks make that number. If they need not be equally fast, a faster rank makes more
+// (tuner/site_speed.h), and the mean is weighted with the numbers of updates.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "hooks/fragment_exchange.h"
 #include "hooks/outer_step.h"
 #include "hooks/session.h"
 #include "tuner/round_length.h"
@@ -21,38 +24,41 @@ namespace gradtune {
 
 class Rounds {
  public:
-  // The session takes changes in place of gradients (Arrival::handed_over, averages), and must outlive this object.
-  // `uneven`: a faster rank makes more updates. The delay is 0 then.
-  Rounds(Session& session, std::vector<torch::Tensor> parameters, const OuterStep::Rates& rates,
-         const tuner::RoundLength& length, bool uneven = false);
+  // One session for each fragment that the length allows, in order; see FragmentExchange. They have the parameters of
+  // the model between them. `uneven`: a faster rank makes more updates. There is one fragment and no delay then.
+  Rounds(const std::vector<Session*>& sessions, const OuterStep::Rates& rates, const tuner::RoundLength& length,
+         bool uneven = false);
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 
-  // The program updated its parameters. Begins the exchange when the round has all of its updates, and completes it
-  // after the delay. Returns true if it completed one.
+  // The program updated its parameters. Completes the exchange that is under way after its delay, and begins those that
+  // are due. Returns true if a round ended: its last exchange is complete.
   bool end_update();
-  // Completes the exchange that is under way, and then exchanges the updates since it began, so that all ranks have
+  // Completes the exchange that is under way, and then exchanges all updates that were not, so that all ranks have
   // equal parameters. All ranks call it. Returns false if there was nothing to exchange.
   bool end_round();
-  // Completes the exchange that is under way, if any, and leaves later updates to the round; all ranks call it. The
-  // session must not end before.
+  // Completes the exchange that is under way, if any, and leaves later updates to the round; all ranks call it. Returns
+  // true if it ended a round. The sessions must not end before.
   bool complete();
 
-  // The rounds from now on have these lengths, the shortest first. Not while an exchange is under way.
+  // The rounds from now on have these lengths, the shortest first. Not while an exchange is under way. The number of
+  // fragments stays.
   void allow(const tuner::UpdatesARound& allowed);
 
   struct Progress {
-    int64_t rounds = 0;   // whose exchange is complete
-    int64_t updates = 0;  // since the last exchange began
-    // The round under way, whose exchange will be under way during `delay` updates.
+    int64_t rounds = 0;   // that ended
+    int64_t updates = 0;  // since the last round's last exchange began
+    // The round under way, each of whose exchanges will be under way during `delay` updates.
     int64_t updates_a_round = 1, delay = 0;  // on this rank
-    // The times of the last round whose report came, in ms: the whole exchange on the slowest rank, and one update.
+    // The times of the last round whose report came, in ms: an exchange (the mean over fragments) on the slowest rank,
+    // and one update.
     double exchange_ms = 0, update_ms = 0;
   };
   Progress progress() const;
-  const OuterStep& outer() const { return outer_; }
+  std::vector<torch::Tensor> momenta() const;  // of the outer step, for all parameters
 
-  // Checkpoints of the session and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
+  // Checkpoints of the sessions and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
+  // With several fragments, each has a folder in the folder.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
   // Between rounds: goes on after this number of them, with such rounds, these outer momenta, and the current
@@ -60,20 +66,20 @@ class Rounds {
   void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
 
  private:
-  bool is_exchanging() const { return !changes_.empty(); }
+  Session& first() const { return fragments_.front()->session(); }
   int64_t own_updates() const;  // of the round under way
-  void begin_exchange(bool is_delayed);
-  double weight();  // of this rank's changes in their mean; all ranks call it in a pass
-  void averaged(const core::StepReport& report);
+  void begin_next(bool is_delayed);
+  bool complete_one(bool is_whole);  // the one under way; `is_whole`: its step has all of its updates
+  void learn();                      // when a round has ended
   void say_length() const;
-  void note(const std::optional<tuner::ExchangeTimes>& times);
+  void note(int64_t step, const std::optional<tuner::ExchangeTimes>& times);
+  std::string folder_of(const std::string& folder, size_t fragment) const;
 
-  Session& session_;
-  OuterStep outer_;
+  std::vector<std::unique_ptr<FragmentExchange>> fragments_;
   tuner::RoundLength length_;
-  std::vector<torch::Tensor> changes_;     // of the exchange under way
   int64_t rounds_ = 0, updates_ = 0;       // as in Progress
-  int64_t updates_of_step_ = 0;            // since an exchange was completed
+  size_t next_ = 0;                        // the fragment whose exchange begins next
+  FragmentExchange* under_way_ = nullptr;  // one at most
   bool is_noted_ = false;                  // the first length, in the journal
   tuner::ExchangeTimes last_;              // of the last round whose report came
   std::optional<tuner::SiteSpeed> speed_;  // of this rank, if ranks need not be equally fast

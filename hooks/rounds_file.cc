@@ -15,7 +15,7 @@ namespace gradtune {
 namespace {
 
 // Changes with the format.
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 
 std::string path_in(const std::string& folder) { return folder + "/rounds.pt"; }
 
@@ -29,6 +29,7 @@ void save_rounds(const std::string& folder, const SavedRounds& saved) {
                                      saved.rounds,
                                      saved.round.updates,
                                      saved.round.delay,
+                                     saved.round.fragments,
                                      static_cast<int64_t>(saved.momenta.size())};
   archive.write("numbers", torch::tensor(numbers, torch::kLong));
   for (size_t p = 0; p < saved.momenta.size(); ++p) archive.write("momentum." + std::to_string(p), saved.momenta[p]);
@@ -48,12 +49,12 @@ SavedRounds load_rounds(const std::string& folder) {
     TORCH_CHECK(tensor.scalar_type() == torch::kLong && tensor.numel() > 0, "its numbers are others");
     const int64_t* const numbers = tensor.data_ptr<int64_t>();
     TORCH_CHECK(numbers[0] == kVersion, "its version is ", numbers[0], ", and ", kVersion, " is needed");
-    TORCH_CHECK(tensor.numel() == 7, "its numbers are others");
+    TORCH_CHECK(tensor.numel() == 8, "its numbers are others");
     SavedRounds saved{.session_step = numbers[1],
                       .dense_steps = numbers[2],
                       .rounds = numbers[3],
-                      .round = {.updates = numbers[4], .delay = numbers[5]}};
-    for (int64_t p = 0; p < numbers[6]; ++p) {
+                      .round = {.updates = numbers[4], .delay = numbers[5], .fragments = numbers[6]}};
+    for (int64_t p = 0; p < numbers[7]; ++p) {
       archive.read("momentum." + std::to_string(p), saved.momenta.emplace_back());
     }
     return saved;

@@ -28,9 +28,12 @@ class RoundsOptimizer::State {
         of_rounds_(of_rounds),
         options_(std::move(options)),
         length_(allowed(of_rounds), {.updates = of_rounds.least}) {
-    open(Arrival::hooks, options_);
-    session_->must_agree("options of rounds", describe(of_rounds));
-    session_->on_averaged([this](const core::StepReport& report) { length_.learn(report); });
+    Options dense = options_;
+    if (of_rounds.fragments > 1) dense.strategy.reset();  // the files are of fragments
+    open(Arrival::hooks, dense, {});
+    session().must_agree("options of rounds", describe(of_rounds));
+    check_fragments(of_rounds.fragments, session().trained().size());
+    session().on_averaged([this](const core::StepReport& report) { length_.learn(report); });
   }
 
   // Training may go on, with this rank's parameters.
@@ -45,9 +48,12 @@ class RoundsOptimizer::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  Session& session() { return *session_; }
+  Session& session() { return *sessions_.front(); }
+  void export_strategy(const std::string& path) {
+    for (const auto& session : sessions_) session->export_strategy(path);
+  }
 
-  void zero_grad() { rounds_ ? inner_.zero_grad() : session_->zero_grad(); }
+  void zero_grad() { rounds_ ? inner_.zero_grad() : session().zero_grad(); }
 
   void step() {
     if (rounds_) {
@@ -55,7 +61,7 @@ class RoundsOptimizer::State {
       rounds_->end_update();
       return;
     }
-    session_->step(nullptr);
+    session().step(nullptr);
     if (++dense_steps_ >= of_rounds_.dense_steps && length_.round().updates > 1) begin_rounds();
   }
 
@@ -76,32 +82,35 @@ class RoundsOptimizer::State {
 
   void save(const std::string& folder) {
     if (rounds_) return rounds_->save_checkpoint(folder);
-    session_->save_checkpoint(folder);
-    save_rounds(folder, {.session_step = session_->progress().step, .dense_steps = dense_steps_});
+    session().save_checkpoint(folder);
+    save_rounds(folder, {.session_step = session().progress().step, .dense_steps = dense_steps_});
   }
 
   void load(const std::string& folder) {
     const SavedRounds saved = load_rounds(folder);
     if (!saved.is_synchronous() && !rounds_) begin_rounds();
     if (rounds_) return rounds_->load_checkpoint(folder);
-    session_->load_checkpoint(folder);
-    check_step(saved, session_->progress().step, folder);
+    session().load_checkpoint(folder);
+    check_step(saved, session().progress().step, folder);
     dense_steps_ = saved.dense_steps;
   }
 
  private:
-  void open(Arrival arrival, const Options& options) {
-    session_ = std::make_unique<Session>(trained_by({&inner_}, module_, arrival), group_, options);
+  void open(Arrival arrival, const Options& options, const Fragment& fragment) {
+    sessions_.push_back(std::make_unique<Session>(trained_by({&inner_}, module_, arrival, fragment), group_, options));
   }
 
   void begin_rounds() {
-    session_.reset();
+    sessions_.clear();
     Options options = options_;
     if (!options.lossy_after) options.lossy_after = 0;  // the dense steps are done
-    open(Arrival::handed_over, options);
-    rounds_.emplace(*session_, session_->trained(),
-                    OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum}, length_,
-                    of_rounds_.uneven);
+    std::vector<Session*> sessions;
+    for (int64_t f = 0; f < of_rounds_.fragments; ++f) {
+      open(Arrival::handed_over, options, {.number = f, .count = of_rounds_.fragments});
+      sessions.push_back(sessions_.back().get());
+    }
+    rounds_.emplace(sessions, OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum},
+                    length_, of_rounds_.uneven);
   }
 
   torch::optim::Optimizer& inner_;
@@ -112,7 +121,7 @@ class RoundsOptimizer::State {
   tuner::RoundLength length_;
   int64_t dense_steps_ = 0;
   const int exceptions_ = std::uncaught_exceptions();
-  std::unique_ptr<Session> session_;
+  std::vector<std::unique_ptr<Session>> sessions_;  // one, and in rounds one for each fragment
   std::optional<Rounds> rounds_;
 };
 
@@ -134,7 +143,7 @@ void RoundsOptimizer::step() { state_->step(); }
 bool RoundsOptimizer::end_round() { return state_->end_round(); }
 RoundsOptimizer::Progress RoundsOptimizer::progress() const { return state_->progress(); }
 Optimizer::Result RoundsOptimizer::result() const { return state_->session().result(); }
-void RoundsOptimizer::export_strategy(const std::string& path) { state_->session().export_strategy(path); }
+void RoundsOptimizer::export_strategy(const std::string& path) { state_->export_strategy(path); }
 void RoundsOptimizer::save_checkpoint(const std::string& folder) { state_->save(folder); }
 void RoundsOptimizer::load_checkpoint(const std::string& folder) { state_->load(folder); }
 

@@ -556,11 +556,10 @@ void Session::load_checkpoint(const std::string& folder) {
 void Session::export_strategy(const std::string& path) const {
   if (!driver_) return;
   const bool knows = learning_.known() == Known::all;
-  if (!knows && !learning_.imported()) {
-    refuse("there is no strategy to export before the first step is done");
-  }
+  if (!knows && !learning_.imported()) refuse("there is no strategy to export before the first step is done");
   const policies::Candidate& candidate = knows ? driver_->chosen() : protocol_.in_force();
-  tuner::write_file_atomically(path, commands_.strategy_text(candidate, /*evidence=*/knows)).value();
+  tuner::write_file_atomically(files_of(job_.fragment, path), commands_.strategy_text(candidate, /*evidence=*/knows))
+      .value();
 }
 
 Optimizer::Progress Session::progress() const {

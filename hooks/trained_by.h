@@ -14,12 +14,14 @@
 
 namespace gradtune {
 
-// The optimizers and the module must outlive the session.
+// The optimizers and the module must outlive the session. `fragment`: of the module.
 inline MakeTrained trained_by(std::vector<torch::optim::Optimizer*> optimizers, torch::nn::Module& module,
-                              Arrival arrival = Arrival::hooks) {
-  return [optimizers = std::move(optimizers), &module, arrival](const Settings& settings) {
+                              Arrival arrival = Arrival::hooks, const Fragment& fragment = {}) {
+  return [optimizers = std::move(optimizers), &module, arrival, fragment](const Settings& settings) {
     Trained trained;
-    trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers, settings.ignored);
+    trained.model = model_of(fragment, settings.broadcast_buffers, settings.ignored,
+                             [&](auto... given) { return std::make_unique<ModuleModel>(module, given...); });
+    trained.fragment = fragment;
     trained.stepper = std::make_unique<OptimStepper>(optimizers);
     trained.arrival = arrival;
     return trained;

@@ -48,12 +48,10 @@ using RoundNumbers = std::pair<int64_t, int64_t>;
 RoundNumbers numbers_of(const tuner::RoundShape& round) { return {round.updates, round.delay}; }
 tuner::RoundShape round_of(const RoundNumbers& numbers) { return {.updates = numbers.first, .delay = numbers.second}; }
 
-// The options of rounds in Python: most, least, delay, dense_steps, outer_lr, outer_momentum, uneven.
-using RoundsPlan = std::tuple<int64_t, int64_t, std::optional<int64_t>, int64_t, double, double, bool>;
+// The options of rounds in Python: most, least, delay, fragments, dense_steps, outer_lr, outer_momentum, uneven.
+using RoundsPlan = std::tuple<int64_t, int64_t, std::optional<int64_t>, int64_t, int64_t, double, double, bool>;
 RoundOptions options_of(const RoundsPlan& plan) {
-  return std::apply([](auto most, auto least, auto delay, auto dense_steps, auto lr, auto momentum,
-                       auto uneven) { return RoundOptions{most, least, delay, dense_steps, lr, momentum, uneven}; },
-                    plan);
+  return std::apply([](auto... values) { return RoundOptions{values...}; }, plan);
 }
 
 void define_rounds(py::module_& module) {

@@ -31,7 +31,7 @@ class PythonRounds final : public PythonSession {
   bool end_round();
   bool complete();
   Rounds::Progress round_progress() const { return rounds_->progress(); }
-  std::vector<torch::Tensor> outer_momenta() const { return rounds_->outer().momenta(); }
+  std::vector<torch::Tensor> outer_momenta() const { return rounds_->momenta(); }
   void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
   void allow(const tuner::UpdatesARound& allowed);
 

@@ -39,13 +39,18 @@ Options options_of(const py::dict& given) {
 
 PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
                              const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
-                             Brings brings) {
+                             Brings brings, int64_t fragments) {
   const Options given = options_of(options);
   const auto lists = std::make_shared<PythonLists>(std::move(source), std::move(count));
+  Fragment fragment{.count = fragments};
   const auto make = [&](const Settings& settings) {
     lists->check();
     Trained trained;
-    trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers, settings.ignored);
+    trained.model =
+        model_of(fragment, settings.broadcast_buffers, settings.ignored, [&](bool with_buffers, const auto& ignored) {
+          return std::make_unique<ListedModel>(lists, with_buffers, ignored);
+        });
+    trained.fragment = fragment;
     trained.stepper = std::make_unique<ListedStepper>(lists);
     trained.arrival = brings == Brings::hooks ? Arrival::hooks : Arrival::handed_over;
     trained.sums = brings == Brings::units;
@@ -55,10 +60,14 @@ PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCoun
   {
     const py::gil_scoped_release release;
     try {
-      session_ = std::make_unique<Session>(make, group, given, std::make_unique<const core::SteadyClock>(), front_);
-      if (brings == Brings::units) units_ = std::make_unique<ReplicaUnits>(*session_);
+      for (; fragment.number < fragments; ++fragment.number) {
+        sessions_.push_back(
+            std::make_unique<Session>(make, group, given, std::make_unique<const core::SteadyClock>(), front_));
+      }
+      if (brings == Brings::units) units_ = std::make_unique<ReplicaUnits>(*sessions_.front());
     } catch (const core::Exception& error) {
       failed = error;
+      sessions_.clear();
     }
   }
   if (failed) front_->throw_to_python(*failed);
@@ -68,7 +77,7 @@ PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCoun
 PythonSession::~PythonSession() { close(std::nullopt); }
 
 Session& PythonSession::open() const {
-  if (session_) return *session_;
+  if (!sessions_.empty()) return *sessions_.front();
   throw core::Exception(
       {core::Error::Code::invalid, "gradtune: the session was closed; wrap the optimizer again to go on with it"});
 }
@@ -84,6 +93,12 @@ void PythonSession::run(const std::function<void(Session&)>& body) {
     }
   }
   if (failed) front_->throw_to_python(*failed);
+}
+
+void PythonSession::run_each(const std::function<void(Session&)>& body) {
+  run([&](Session&) {
+    for (const auto& session : sessions_) body(*session);
+  });
 }
 
 void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
@@ -132,23 +147,28 @@ void PythonSession::learn_round_length(const tuner::UpdatesARound& allowed) {
 }
 
 void PythonSession::compare_rounds(const RoundOptions& options) {
-  run([&](Session& session) { session.must_agree("options of rounds", describe(options)); });
+  run([&](Session& session) {
+    session.must_agree("options of rounds", describe(options));
+    size_t parameters = 0;
+    for (const auto& each : sessions_) parameters += each->trained().size();
+    check_fragments(options.fragments, parameters);
+  });
 }
 
 void PythonSession::leave_no_sync() {
-  if (session_) --*session_->no_sync();
+  if (!sessions_.empty()) --*open().no_sync();
 }
 
 void PythonSession::broadcast_buffers() {
-  run([](Session& session) { session.broadcast_buffers(); });
+  run_each([](Session& session) { session.broadcast_buffers(); });
 }
 
 void PythonSession::exclude_step() {
-  run([](Session& session) { session.exclude_step(); });
+  run_each([](Session& session) { session.exclude_step(); });
 }
 
 void PythonSession::export_strategy(const std::string& path) {
-  run([&](Session& session) { session.export_strategy(path); });
+  run_each([&](Session& session) { session.export_strategy(path); });
 }
 
 void PythonSession::save_checkpoint(const std::string& folder) {
@@ -161,45 +181,48 @@ void PythonSession::load_checkpoint(const std::string& folder) {
 
 // Called after every update. A result describes a whole strategy, so it is copied only when it changed.
 void PythonSession::take_snapshot() {
-  const bool is_same = progress_.epoch == session_->epoch() && results_taken_ == session_->results_taken();
+  const Session& session = open();
+  const bool is_same = progress_.epoch == session.epoch() && results_taken_ == session.results_taken();
   std::optional<Optimizer::Result> result;
-  if (!is_same) result = session_->result();
-  results_taken_ = session_->results_taken();
+  if (!is_same) result = session.result();
+  results_taken_ = session.results_taken();
   const std::lock_guard lock(mutex_);
-  session_->tell(progress_);
+  session.tell(progress_);
   if (result) result_ = std::move(*result);
 }
 
 Optimizer::Progress PythonSession::progress() {
   const py::gil_scoped_release release;
-  if (session_ && is_trainer()) return session_->progress();
+  if (!sessions_.empty() && is_trainer()) return open().progress();
   const std::lock_guard lock(mutex_);
   return progress_;
 }
 
 Optimizer::Result PythonSession::result() {
   const py::gil_scoped_release release;
-  if (session_ && is_trainer()) return session_->result();
+  if (!sessions_.empty() && is_trainer()) return open().result();
   const std::lock_guard lock(mutex_);
   return result_;
 }
 
 void PythonSession::close(const std::optional<std::string>& failure) {
-  if (!session_) return;
+  if (sessions_.empty()) return;
   if (bridge_) bridge_->end();
   const py::gil_scoped_release release;
-  std::unique_ptr<Session> session = std::move(session_);
-  if (!session->is_of_this_process()) {
-    static_cast<void>(session.release());
+  std::vector<std::unique_ptr<Session>> sessions;
+  sessions.swap(sessions_);
+  if (!sessions.front()->is_of_this_process()) {
+    for (std::unique_ptr<Session>& session : sessions) static_cast<void>(session.release());
     return;
   }
-  Optimizer::Result result = session->result();
+  Optimizer::Result result = sessions.front()->result();
   {
     const std::lock_guard lock(mutex_);
-    session->tell(progress_);
+    sessions.front()->tell(progress_);
     result_ = std::move(result);
   }
-  if (failure) session->give_up(*failure);
+  if (!failure) return;
+  for (const std::unique_ptr<Session>& session : sessions) session->give_up(*failure);
 }
 
 }  // namespace gradtune

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gradtune/gradtune.h"
 #include "gradtune/rounds.h"
@@ -34,9 +35,10 @@ class PythonSession {
   enum class Brings : uint8_t { hooks, ddp, units, changes };
 
   // Called with the GIL held, which it releases while it waits. `options` are those of gradtune.h by name, none of
-  // them None.
+  // them None. With several fragments, each has a session; progress() and result() are of the first one.
   PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
-                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Brings brings);
+                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Brings brings,
+                int64_t fragments = 1);
   virtual ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;
@@ -74,8 +76,10 @@ class PythonSession {
   tuner::RoundShape round_shape() const { return length_ ? length_->round() : tuner::RoundShape{}; }
 
  protected:
-  // Calls it without the GIL, and throws its error as Python's.
+  // Calls it with the first session, or with each one, without the GIL, and throws its error as Python's.
   void run(const std::function<void(Session&)>& body);
+  void run_each(const std::function<void(Session&)>& body);
+  const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   void update_ended();  // makes progress() current, within run()
 
  private:
@@ -83,7 +87,7 @@ class PythonSession {
   bool is_trainer() const { return std::this_thread::get_id() == trainer_; }
   void take_snapshot();
 
-  std::unique_ptr<Session> session_;  // null after close()
+  std::vector<std::unique_ptr<Session>> sessions_;  // empty after close()
   const std::shared_ptr<PythonFront> front_ =
       std::make_shared<PythonFront>();   // shared with the session, because it keeps an interrupt
   std::shared_ptr<DdpBridge> bridge_;    // null without DDP

@@ -8,7 +8,7 @@ import torch.distributed
 def is_nested_pass() -> bool: ...
 
 # most, least, delay, dense_steps, outer_lr, outer_momentum, uneven
-RoundsPlan = tuple[int, int, int | None, int, float, float, bool]
+RoundsPlan = tuple[int, int, int | None, int, int, float, float, bool]
 
 class RegistrationCount:
     def add(self) -> None: ...

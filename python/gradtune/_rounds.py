@@ -45,13 +45,13 @@ class RoundProgress:
     rounds: int
     """Rounds that ended."""
     updates: int
-    """Updates since the last exchange began."""
+    """Updates since the last exchange of the round before began."""
     updates_a_round: int
     """Updates that the round under way will have."""
     delay: int
-    """Updates during which its exchange will be under way."""
+    """Updates during which each of its exchanges will be under way."""
     exchange_ms: float
-    """The exchange of the last round on the slowest rank, with the part that updates hid."""
+    """An exchange of the last round on the slowest rank, with the part that updates hid; the mean over fragments."""
     update_ms: float
     """One update of the last round, on the slowest rank."""
 
@@ -62,6 +62,7 @@ class _Plan(NamedTuple):
     most: int
     least: int
     delay: int | None
+    fragments: int
     dense_steps: int
     outer_lr: float
     outer_momentum: float
@@ -116,6 +117,8 @@ class _RoundsWrap(Wrap):
     def make_session(
         self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
     ) -> _gradtune.Session:
+        if self._plan.fragments > 1:  # the files are of fragments
+            options = {name: value for name, value in options.items() if name != "strategy"}
         session = super().make_session(trained, group, options)  # of the dense steps
         session.compare_rounds(self._plan)
         session.learn_round_length(self._plan)
@@ -315,8 +318,11 @@ def _check_kind(
             "rounds() takes the plain model; allowed is the module inside DistributedDataParallel, or a model that FSDP2 shards "
             "over a mesh of one dimension"
         )
-    if keep_round is not None and plan.delay != 0:
-        refuse(f"keep_round is {keep_round!r} with delay {plan.delay}; allowed is a delay of 0, after which ranks are equal")
+    if keep_round is not None and (plan.delay, plan.fragments) != (0, 1):
+        refuse(
+            f"keep_round is {keep_round!r} with delay {plan.delay} and fragments {plan.fragments}; allowed is a delay of 0 and "
+            "one fragment, with which ranks are equal when a round ends"
+        )
     if not is_sharded(model):
         return
     check_sites(model, group, ignored)
@@ -340,6 +346,7 @@ def rounds(
     most: int = 8,
     least: int = 1,
     delay: int | None = 0,
+    fragments: int = 1,
     dense_steps: int = 80,
     outer_lr: float = 0.8,
     outer_momentum: float = 0.3,
@@ -371,16 +378,16 @@ def rounds(
     A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
     shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.
 
-    Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap(). Lossy
-    compressors need no dense steps of their own between rounds.
+    Returns the same optimizer, with the methods of gradtune.RoundsOptimizer. The options are those of wrap().
 
     Args:
         most: The most updates in a round, from 1 to 1,000,000.
-        least: The fewest updates in a round, from 1 to `most`. With more than 1, rounds begin after the dense steps on
-            any link.
+        least: The fewest updates in a round, up to `most`. With more than 1, rounds follow the dense steps on any link.
         delay: The updates that a rank makes while an exchange is under way: 0, or a number below `least`. They are added
             to the result of the exchange, which so is of older parameters: this costs accuracy. With None it is chosen, up
             to half of the updates. With 0 an exchange ends before the next update.
+        fragments: The parts of the model that are exchanged one after the other, from 1 to 64 (Douillard et al., Streaming
+            DiLoCo, 2025). `delay` is at most least / fragments then, and costs less accuracy. Results are of the first one.
         dense_steps: Synchronous steps before the first round.
         outer_lr: The learning rate of the outer step, above 0 and at most 1.
         outer_momentum: The momentum of the outer step, from 0 to below 1.
@@ -391,7 +398,7 @@ def rounds(
         Error: As wrap(), and for models of DistributedDataParallel, or that FSDP2 shards over several dimensions.
         TypeError: An argument has a wrong type or name.
     """
-    plan = _Plan(most, least, delay, dense_steps, outer_lr, outer_momentum, uneven)
+    plan = _Plan(most, least, delay, fragments, dense_steps, outer_lr, outer_momentum, uneven)
     _gradtune.check_rounds(plan)
     check([optimizer], [model])
     _check_kind(model, group, plan, keep_round, [*(options.get("ignore") or ()), *to_be_ignored(model)])

@@ -139,6 +139,7 @@ def parse_arguments():
     )
     parser.add_argument("--rounds", type=int, metavar="UPDATES", help="train in rounds of so many updates")
     parser.add_argument("--delay", type=int, default=0, help="that many of them beside an exchange")
+    parser.add_argument("--fragments", type=int, default=1, help="that many parts of the model, exchanged one by one")
     parser.add_argument("--strategy", type=pathlib.Path, help="file that gradtune starts from, and keeps to")
     parser.add_argument("--export", type=pathlib.Path, help="file for the strategy that gradtune came to")
     parser.add_argument("--report", type=pathlib.Path, help="file for the figures of rank 0")
@@ -200,7 +201,7 @@ def under_gradtune(optimizer, model, options):
     pinned = {"strategy": options.strategy, "tuning_budget": 0} if options.strategy else {}
     if options.rounds:
         number = options.rounds
-        shape = {"least": number, "most": number, "delay": options.delay}
+        shape = {"least": number, "most": number, "delay": options.delay, "fragments": options.fragments}
         return gradtune.rounds(optimizer, model, **shape, fidelity=options.gradtune, **pinned)
     return gradtune.wrap(optimizer, model, fidelity=options.gradtune, **pinned)
 

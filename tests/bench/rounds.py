@@ -4,7 +4,7 @@
 """Measures training in rounds (gradtune.rounds) between two sites, and what it costs in accuracy.
 
 usage: rounds.py [--parts 20mbit-25ms,200mbit-25ms,1gbit-25ms,text,lstm,fashion] [--turns 5] [--steps 16] [--ranks 2,4]
-                 [--seeds 5] [--longer] [--updates 8] [--delay 0] BUILD_FOLDER OUT.json
+                 [--seeds 5] [--longer] [--updates 8] [--delay 0] [--fragments 1] BUILD_FOLDER OUT.json
 
 A part that is a link measures the time of a step, on two nodes over that link (as root): its rate, and the delay of one
 way. The job is that of ddp_train.py --model text, a transformer of 0.43 M parameters with AdamW. The ways to train:
@@ -12,6 +12,7 @@ way. The job is that of ddp_train.py --model text, a transformer of 0.43 M param
 - lossy: gradtune.wrap() with that fidelity, once its tuning has decided
 - rounds: gradtune.rounds() with that fidelity and at most 8 updates a round, once its tuning has decided
 - delayed: the same with a delay that gradtune chooses, so that updates go on beside an exchange
+- streamed: as `delayed`, in 4 fragments of the model
 - alone: no exchange at all, which shows the computation
 - diloco: 8 updates, then a blocking fp32 all-reduce of the changes and an outer step, as people write it
 
@@ -20,7 +21,7 @@ mean time of the given steps, exchanges included. A row is the median over turns
 pass, and their spread is their range. A ratio to `alone` is 1 + the share of the computation that exchanges add to it.
 A link takes over 10 minutes, most of it tuning, since a tuning of rounds has 130 to 210 of them.
 
-The other parts are trainings of ddp_train.py on loopback, in rounds of --updates with --delay after 80 synchronous steps,
+The other parts are trainings of ddp_train.py on loopback, in rounds of --updates with --delay and --fragments after 80 synchronous steps,
 beside synchronous fp32 with the same seeds: perplexity of a byte, or accuracy. Seeds are paired: the ratio is the mean
 over pairs, and the spread its 95 % interval (Student's t). Rounds may lose 2 % of the perplexity, or half a point of
 accuracy.
@@ -42,12 +43,12 @@ from support.shaped import Bench, row, save  # noqa: E402
 LINKS = ("20mbit-25ms", "200mbit-25ms", "1gbit-25ms")
 TASKS = {"text": {"model": "text", "steps": 400}, "lstm": {"model": "lstm", "steps": 400},
          "fashion": {"model": "vgg", "steps": 468}}
-WAYS = ("fp32", "bf16", "lossy", "rounds", "delayed", "diloco", "alone")
-IN_ROUNDS = ("rounds", "delayed")
+WAYS = ("fp32", "bf16", "lossy", "rounds", "delayed", "streamed", "diloco", "alone")
+IN_ROUNDS = {"rounds": {"delay": 0}, "delayed": {"delay": None}, "streamed": {"delay": None, "fragments": 4}}
 UPDATES = 8
 MOST_TUNING = 260  # of the session's steps
 # (way, anchor): the goal of the ratio. That to synchronous training holds at 20 Mbit/s.
-GOALS = {("rounds", "lossy"): 0.30, ("rounds", "alone"): 1.05, ("delayed", "alone"): 1.05}
+GOALS = {("rounds", "lossy"): 0.30, ("rounds", "alone"): 1.05, ("delayed", "alone"): 1.05, ("streamed", "alone"): 1.05}
 
 
 def outer_sgd(torch, parameters):
@@ -74,8 +75,7 @@ class Way:
         elif name == "lossy":
             gradtune.wrap(self.optimizer, self.model, fidelity="lossy", lossy_after=0)
         elif name in IN_ROUNDS:
-            delay = None if name == "delayed" else 0
-            gradtune.rounds(self.optimizer, self.model, most=UPDATES, delay=delay, dense_steps=20, fidelity="lossy")
+            gradtune.rounds(self.optimizer, self.model, most=UPDATES, dense_steps=20, fidelity="lossy", **IN_ROUNDS[name])
         elif name == "diloco":
             self.anchors = [p.detach().clone().requires_grad_() for p in self.model.parameters()]
             self.outer = outer_sgd(torch, self.anchors)
@@ -206,12 +206,13 @@ def train(task, ranks, seed, steps, folder, flags):
 def title(task, ranks, args):
     steps = TASKS[task]["steps"] * (5 if args.longer else 1)
     delayed = f" with delay {args.delay}" if args.delay else ""
-    return steps, f"{task}: {ranks} ranks, {steps} steps, rounds of {args.updates}{delayed} / fp32"
+    parts = f" in {args.fragments} fragments" if args.fragments > 1 else ""
+    return steps, f"{task}: {ranks} ranks, {steps} steps, rounds of {args.updates}{parts}{delayed} / fp32"
 
 
 def measure_task(task, ranks, args, rows):
     (steps, name), seeds = title(task, ranks, args), args.seeds
-    in_rounds = ["--gradtune", "lossy", "--rounds", args.updates, "--delay", args.delay]
+    in_rounds = ["--gradtune", "lossy", "--rounds", args.updates, "--delay", args.delay, "--fragments", args.fragments]
     is_perplexity = task != "fashion"
     fp32, rounds = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -244,6 +245,7 @@ def main():
     parser.add_argument("--longer", action="store_true")
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--delay", type=int, default=0)
+    parser.add_argument("--fragments", type=int, default=1)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()

@@ -4,15 +4,19 @@
 // Tests training in rounds, beside the same training computed on one rank.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "gradtune/rounds.h"
+#include "hooks/fragment.h"
 #include "hooks/rounds.h"
 #include "hooks/rounds_file.h"
 #include "hooks/session.h"
@@ -38,9 +42,12 @@ void update(torch::nn::Sequential& model, torch::optim::Optimizer& inner, int ra
   inner.step();
 }
 
-// The training of all ranks, on one of them, with torch's own SGD as the outer step.
+// The training of all ranks, on one of them, with torch's own SGD as the outer step. Exchanges are of all parameters,
+// or of those with such numbers.
 class Expected {
  public:
+  using Numbers = std::vector<size_t>;
+
   explicit Expected(int ranks)
       : outer_(anchors_->parameters(), torch::optim::SGDOptions(0.8).momentum(0.3).nesterov(true)) {
     for (int r = 0; r < ranks; ++r) {
@@ -53,17 +60,20 @@ class Expected {
     for (size_t r = 0; r < models_.size(); ++r) update(models_[r], *inner_[r], static_cast<int>(r), step);
   }
 
-  void begin_exchange() {
+  void begin_exchange(const std::optional<Numbers>& of = {}) {
     const torch::NoGradGuard no_grad;
+    numbers_ = of ? *of : all();
     const auto anchors = anchors_->parameters();
-    for (size_t p = 0; p < anchors.size(); ++p) {
-      torch::Tensor sum = torch::zeros_like(anchors[p]);
-      for (torch::nn::Sequential& model : models_) sum += anchors[p] - model->parameters()[p];
-      anchors[p].mutable_grad() = sum / static_cast<double>(models_.size());
-    }
+    anchors_->zero_grad(/*set_to_none=*/true);
     exchanged_.clear();
-    for (torch::nn::Sequential& model : models_) {
-      for (const torch::Tensor& p : model->parameters()) exchanged_.push_back(p.detach().clone());
+    for (const size_t p : numbers_) {
+      torch::Tensor sum = torch::zeros_like(anchors[p]);
+      for (torch::nn::Sequential& model : models_) {
+        const torch::Tensor parameter = model->parameters()[p];
+        sum += anchors[p] - parameter;
+        exchanged_.push_back(parameter.detach().clone());
+      }
+      anchors[p].mutable_grad() = sum / static_cast<double>(models_.size());
     }
   }
 
@@ -72,24 +82,31 @@ class Expected {
     const torch::NoGradGuard no_grad;
     outer_.step();
     size_t at = 0;
-    for (torch::nn::Sequential& model : models_) {
-      for (size_t p = 0; p < anchors_->parameters().size(); ++p, ++at) {
+    for (const size_t p : numbers_) {
+      for (torch::nn::Sequential& model : models_) {
         const torch::Tensor parameter = model->parameters()[p];
-        parameter.copy_(anchors_->parameters()[p] + (parameter - exchanged_[at]));
+        parameter.copy_(anchors_->parameters()[p] + (parameter - exchanged_[at++]));
       }
     }
   }
 
-  void end_round() {
-    begin_exchange();
+  void end_round(const std::optional<Numbers>& of = {}) {
+    begin_exchange(of);
     complete();
   }
 
   std::vector<torch::Tensor> parameters(int rank) const { return models_[static_cast<size_t>(rank)]->parameters(); }
 
  private:
+  Numbers all() const {
+    Numbers numbers(anchors_->parameters().size());
+    std::iota(numbers.begin(), numbers.end(), size_t{0});
+    return numbers;
+  }
+
   torch::nn::Sequential anchors_ = make_mlp(1);
   torch::optim::SGD outer_;
+  Numbers numbers_;  // of the exchange under way
   std::vector<torch::Tensor> exchanged_;
   std::vector<torch::nn::Sequential> models_;
   std::vector<std::unique_ptr<torch::optim::AdamW>> inner_;
@@ -102,26 +119,44 @@ void expect_near(const std::vector<torch::Tensor>& actual, const std::vector<tor
   }
 }
 
-// The session of a job in rounds of so many updates.
+// The sessions of a job in rounds of so many updates, one for each fragment.
 class Job {
  public:
-  Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0)
-      : session_(trained_by({&inner_}, *model_, Arrival::handed_over), group, quiet(options)),
-        rounds_(session_, model_->parameters(), {},
-                tuner::RoundLength({.least = updates, .most = updates, .delay = delay}, {.updates = updates})) {}
+  Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0,
+      int64_t fragments = 1) {
+    std::vector<Session*> sessions;
+    for (int64_t f = 0; f < fragments; ++f) {
+      const Fragment fragment{.number = f, .count = fragments};
+      sessions_.push_back(std::make_unique<Session>(trained_by({&inner_}, *model_, Arrival::handed_over, fragment),
+                                                    group, quiet(options)));
+      sessions.push_back(sessions_.back().get());
+    }
+    const tuner::UpdatesARound allowed{.least = updates, .most = updates, .delay = delay, .fragments = fragments};
+    rounds_ = std::make_unique<Rounds>(sessions, OuterStep::Rates{}, tuner::RoundLength(allowed, {.updates = updates}));
+  }
 
   bool step(int rank, int64_t step) {
     update(model_, inner_, rank, step);
-    return rounds_.end_update();
+    return rounds_->end_update();
   }
   std::vector<torch::Tensor> parameters() const { return model_->parameters(); }
-  Rounds& rounds() { return rounds_; }
+  // The numbers of a fragment's parameters.
+  Expected::Numbers numbers_in(size_t fragment) const {
+    Expected::Numbers numbers;
+    for (const torch::Tensor& in : sessions_[fragment]->trained()) {
+      for (size_t p = 0; p < parameters().size(); ++p) {
+        if (parameters()[p].is_same(in)) numbers.push_back(p);
+      }
+    }
+    return numbers;
+  }
+  Rounds& rounds() { return *rounds_; }
 
  private:
   torch::nn::Sequential model_ = make_mlp(1);
   torch::optim::AdamW inner_ = make_inner(model_);
-  Session session_;
-  Rounds rounds_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::unique_ptr<Rounds> rounds_;
 };
 
 // Rank 1 takes three times as long for an update, and each update adds 1 on rank 0 and 2 on rank 1.
@@ -133,7 +168,7 @@ TEST(Rounds, AFasterRankMakesMoreUpdatesAndWeighsMore) {
     Session session(trained_by({&inner}, *model, Arrival::handed_over), group,
                     quiet({.fidelity = "exact", .tuning_budget = 0}));
     const tuner::RoundLength length({.least = 4, .most = 40}, {.updates = 4});
-    Rounds rounds(session, model->parameters(), {.lr = 1, .momentum = 0}, length, /*uneven=*/true);
+    Rounds rounds({&session}, {.lr = 1, .momentum = 0}, length, /*uneven=*/true);
     const auto value = [&] { return model->parameters().front().flatten()[0].item<double>(); };
     bool was_faster = false;
     const auto train = [&](const std::function<bool(int64_t)>& ended) {
@@ -200,6 +235,32 @@ TEST(Rounds, UpdatesGoOnWhileADelayedExchangeIsUnderWay) {
   });
 }
 
+// Fragments are exchanged after 2, 4 and 6 updates of 6, and arrive one or two updates later if there is a delay.
+TEST(Rounds, FragmentsAreExchangedOneAfterTheOther) {
+  for (const int64_t delay : {0, 1, 2}) {
+    run_ranks(2, [&](const Rank& rank) {
+      constexpr int64_t kUpdates = 6, kFragments = 3, kApart = kUpdates / kFragments;
+      Job job(make_group(), {.fidelity = "exact", .tuning_budget = 30}, kUpdates, delay, kFragments);
+      Expected expected(rank.size);
+      const auto at = [&](int64_t step) { return job.numbers_in(static_cast<size_t>(step / kApart % kFragments)); };
+      for (int64_t step = 0; step < 120; ++step) {
+        const bool ended = job.step(rank.rank, step);
+        expected.update_all(step);
+        if (delay > 0 && step >= kApart && (step + 1 - delay) % kApart == 0) expected.complete();
+        if ((step + 1) % kApart == 0) delay == 0 ? expected.end_round(at(step)) : expected.begin_exchange(at(step));
+        ASSERT_EQ(ended, step + 1 > delay && (step + 1 - delay) % kUpdates == 0) << step;
+        expect_near(job.parameters(), expected.parameters(rank.rank), step);
+      }
+      EXPECT_EQ(job.rounds().progress().rounds, delay == 0 ? 20 : 19);
+      EXPECT_TRUE(job.rounds().end_round());
+      if (delay > 0) expected.complete();
+      expected.end_round();
+      expect_near(job.parameters(), expected.parameters(rank.rank), 120);
+      EXPECT_FALSE(job.rounds().end_round());
+    });
+  }
+}
+
 TEST(Rounds, ParametersAreEqualWhenARoundEnds) {
   run_ranks(3, [](const Rank& rank) {
     const auto group = make_group();
@@ -240,10 +301,10 @@ TEST(OuterStep, TakesLowPrecisionParametersWithAnchorsInFp32) {
 
 TEST(OuterStep, StateOfAnotherModelIsRefused) {
   OuterStep outer({torch::zeros({4}), torch::zeros({2, 3})}, {});
-  EXPECT_THAT(message_of([&] { outer.restore({torch::zeros({4})}); }),
+  EXPECT_THAT(message_of([&] { outer.restore(std::vector<torch::Tensor>{torch::zeros({4})}); }),
               HasSubstr("has 1 tensors; allowed is one for each"));
   EXPECT_THAT(message_of([&] {
-                outer.restore({torch::zeros({4}), torch::zeros({3, 2})});
+                outer.restore(std::vector<torch::Tensor>{torch::zeros({4}), torch::zeros({3, 2})});
               }),
               HasSubstr("trained parameter 1 has another shape"));
 }
@@ -333,12 +394,11 @@ void train(Wrapped& job, int rank, int64_t from, int64_t steps) {
   for (int64_t step = from; step < from + steps; ++step) job.step(rank, step);
 }
 
-TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
+void expect_a_checkpoint_to_go_on(const RoundOptions& of_rounds) {
   const TempFolder folder;
   run_ranks(2, [&](const Rank& rank) {
     const std::string name = folder.path("checkpoint");
     const auto group = make_group();
-    const RoundOptions of_rounds{.most = 3, .least = 3, .delay = 1, .dense_steps = 10};
     const Options options{
         .fidelity = "lossy", .compressors = std::vector<std::string>{"int4packed"}, .tuning_budget = 0};
     Wrapped first(group, of_rounds, options);
@@ -362,6 +422,107 @@ TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
       EXPECT_TRUE(torch::equal(first.model->parameters()[p], second.model->parameters()[p])) << p;
     }
   });
+}
+
+TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
+  expect_a_checkpoint_to_go_on({.most = 3, .least = 3, .delay = 1, .dense_steps = 10});
+  expect_a_checkpoint_to_go_on({.most = 4, .least = 4, .delay = 1, .fragments = 3, .dense_steps = 10});
+}
+
+TEST(RoundsOptimizer, ACheckpointOfOtherFragmentsIsRefusedAndChangesNothing) {
+  const TempFolder folder;
+  run_ranks(2, [&](const Rank& rank) {
+    const std::string name = folder.path("checkpoint");
+    const auto group = make_group();
+    const Options options{.fidelity = "exact", .tuning_budget = 0};
+    Wrapped first(group, {.most = 4, .least = 4, .fragments = 2, .dense_steps = 1}, options);
+    train(first, rank.rank, 0, 10);
+    first.optimizer.save_checkpoint(name);
+    Wrapped second(group, {.most = 4, .least = 4, .fragments = 3, .dense_steps = 1}, options);
+    train(second, rank.rank, 0, 9);
+    const int64_t rounds = second.optimizer.progress().rounds;
+    EXPECT_THAT(message_of([&] { second.optimizer.load_checkpoint(name); }),
+                HasSubstr("is of rounds in 2 fragments, and this job has fragments 3; allowed is fragments 2"));
+    EXPECT_EQ(second.optimizer.progress().rounds, rounds);
+    train(second, rank.rank, 9, 8);
+    EXPECT_EQ(second.optimizer.progress().rounds, rounds + 2);
+  });
+}
+
+// The job hides more of its exchanges than it could with one fragment.
+TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
+  const TempFolder folder;
+  const std::string journal = folder.path("job.jsonl"), strategy = folder.path("strategy.json");
+  const RoundOptions of_rounds{.most = 64, .delay = std::nullopt, .fragments = 2, .dense_steps = 10};
+  run_ranks(2,
+            [&](const Rank& rank) {
+              const auto group = make_group();
+              Wrapped job(group, of_rounds, {.fidelity = "exact", .tuning_budget = 60, .journal = journal});
+              for (int64_t step = 0; step < 400; ++step) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(15));
+                job.step(rank.rank, step);
+              }
+              const auto progress = job.optimizer.progress();
+              EXPECT_FALSE(progress.synchronous);
+              EXPECT_GT(progress.delay, 0);
+              EXPECT_LE(progress.delay, progress.updates_a_round / 2);
+              job.optimizer.end_round();
+              for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+              job.optimizer.export_strategy(strategy);
+            },
+            {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
+  const std::vector<std::string> files = {folder.path("job.jsonl"), folder.path("job.fragment-2.jsonl")};
+  size_t tensors = 0;
+  for (const std::string& file : files) tensors += tuner::read_journal(file).value().job.table.tensors.size();
+  EXPECT_EQ(tensors, make_mlp(1)->parameters().size());
+  const tuner::JournalFile of_first = tuner::read_journal(files.front()).value();
+  ASSERT_FALSE(of_first.rounds.empty());
+  EXPECT_EQ(of_first.rounds.back().round.fragments, 2);
+  EXPECT_EQ(of_first.rounds.back().allowed.fragments, 2);
+  // A job may begin with the strategies of its fragments.
+  run_ranks(2, [&](const Rank& rank) {
+    Wrapped job(make_group(), of_rounds, {.fidelity = "exact", .strategy = strategy, .tuning_budget = 0});
+    train(job, rank.rank, 0, 12);
+  });
+}
+
+TEST(Fragment, TakesAboutAnEqualPartOfTheElementsAndAllTakeEachParameterOnce) {
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{10, 10, 10, 10}, {100, 1, 1, 1}, {1, 1, 1, 100}, {5, 5, 90, 5, 5, 5}}) {
+    std::vector<NamedTensor> parameters;
+    for (size_t p = 0; p < sizes.size(); ++p) {
+      parameters.push_back({"p" + std::to_string(p), torch::zeros({sizes[p]}, torch::requires_grad())});
+    }
+    parameters.insert(parameters.begin() + 1, {"frozen", torch::zeros({1000})});
+    for (int64_t count = 1; count <= 4; ++count) {
+      std::vector<int64_t> owners(parameters.size(), 0), elements(static_cast<size_t>(count), 0);
+      std::vector<int64_t> of_fragment(parameters.size(), -1);
+      for (int64_t f = 0; f < count; ++f) {
+        const std::vector<std::string> names = outside({.number = f, .count = count}, parameters);
+        for (size_t p = 0; p < parameters.size(); ++p) {
+          if (std::ranges::find(names, parameters[p].name) != names.end()) continue;
+          ++owners[p];
+          of_fragment[p] = f;
+          if (parameters[p].tensor.requires_grad()) elements[static_cast<size_t>(f)] += parameters[p].tensor.numel();
+        }
+      }
+      EXPECT_THAT(owners, testing::Each(1));
+      EXPECT_EQ(of_fragment[1], 0) << "frozen";
+      of_fragment.erase(of_fragment.begin() + 1);
+      EXPECT_TRUE(std::ranges::is_sorted(of_fragment));
+      EXPECT_THAT(elements, testing::Each(testing::Gt(0)));
+      if (sizes == std::vector<int64_t>{10, 10, 10, 10} && count != 3) {
+        EXPECT_THAT(elements, testing::Each(40 / count));
+      }
+    }
+  }
+}
+
+TEST(Fragment, NamesItsFiles) {
+  EXPECT_EQ(files_of({.number = 0, .count = 3}, "a/job.jsonl"), "a/job.jsonl");
+  EXPECT_EQ(files_of({.number = 2, .count = 3}, "a/job.jsonl"), "a/job.fragment-3.jsonl");
+  EXPECT_EQ(files_of({.number = 1, .count = 3}, "a.b/one,two.json"), "a.b/one.fragment-2,two.fragment-2.json");
+  EXPECT_EQ(files_of({.number = 1, .count = 3}, ""), "");
 }
 
 TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {
@@ -399,6 +560,12 @@ TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
     EXPECT_THAT(message({.most = 0}), HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
     EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
     EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
+    EXPECT_THAT(message({.least = 4, .delay = 2, .fragments = 3}),
+                HasSubstr("delay is 2; allowed is at most 1, which is least / fragments"));
+    EXPECT_THAT(message({.fragments = 65}), HasSubstr("fragments is 65; allowed is a number from 1 to 64"));
+    EXPECT_THAT(message({.fragments = 7}),
+                HasSubstr("fragments is 7; allowed is at most the number of trained parameters, which is 6"));
+    EXPECT_THAT(message({.fragments = 2, .uneven = true}), HasSubstr("or several fragments"));
     EXPECT_THAT(message({.delay = std::nullopt, .uneven = true}), HasSubstr("uneven is true; allowed is false with a"));
     EXPECT_THAT(message({.dense_steps = 0}), HasSubstr("dense_steps is 0; allowed is a number of steps above 0"));
     EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0; allowed is a number above 0 and at most 1"));

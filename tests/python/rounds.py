@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -46,6 +47,7 @@ class Expected:
 
         self._anchors = copy.deepcopy(model)
         self._outer = torch.optim.SGD(self._anchors.parameters(), 0.8, momentum=0.3, nesterov=True)
+        self._sent: dict[int, list[torch.Tensor]] = {}  # by number of the parameter, of each rank
         self._models = [copy.deepcopy(model) for _ in range(size)]
         self._inner = [torch.optim.AdamW(each.parameters(), 0.01) for each in self._models]
         for each in self._inner:
@@ -56,19 +58,34 @@ class Expected:
             update(model, inner, rank, step)
 
     def end_round(self) -> None:
+        self.begin_exchange(range(len(list(self._anchors.parameters()))))
+        self.complete(with_buffers=True)
+
+    def begin_exchange(self, numbers: Iterable[int]) -> None:
+        """Sends the changes of the parameters with these numbers."""
         import torch
 
+        anchors, locals_ = list(self._anchors.parameters()), [list(each.parameters()) for each in self._models]
+        self._sent = {p: [of_rank[p].detach().clone() for of_rank in locals_] for p in numbers}
         with torch.no_grad():
-            for anchor, *locals_ in zip(
-                self._anchors.parameters(), *(each.parameters() for each in self._models), strict=True
-            ):
-                anchor.grad = sum(anchor - local for local in locals_) / len(locals_)
-            self._outer.step()
-            for model in self._models:
-                for parameter, anchor in zip(model.parameters(), self._anchors.parameters(), strict=True):
-                    parameter.copy_(anchor)
+            for p, anchor in enumerate(anchors):
+                sent = self._sent.get(p)
+                anchor.grad = None if sent is None else sum(anchor - each for each in sent) / len(sent)
+
+    def complete(self, with_buffers: bool) -> None:
+        """Updates since the exchange began are added to its result."""
+        import torch
+
+        anchors = list(self._anchors.parameters())
+        self._outer.step()
+        with torch.no_grad():
+            for rank, model in enumerate(self._models):
+                parameters = list(model.parameters())
+                for p, sent in self._sent.items():
+                    parameters[p].copy_(anchors[p] + (parameters[p] - sent[rank]))
                 for buffer, first in zip(model.buffers(), self._models[0].buffers(), strict=True):
-                    buffer.copy_(first)
+                    if with_buffers:
+                        buffer.copy_(first)
 
     def farthest(self, model: Any, rank: int) -> float:
         """The largest difference of a parameter or buffer to the rank's model."""

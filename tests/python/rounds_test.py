@@ -57,6 +57,35 @@ def equals_one_rank() -> dict[str, Any]:
     return {"farthest": farthest, "rounds": told.rounds, "updates_a_round": told.updates_a_round}
 
 
+def streams(folder: str) -> dict[str, Any]:
+    """Rounds of 4 updates in two fragments, each of which arrives after another update, beside the same on one rank."""
+    import torch.distributed as dist
+
+    journal = str(Path(folder, "job.jsonl"))
+    model, optimizer = begun(4, fragments=2, delay=1, journal=journal)
+    rank = dist.get_rank()
+    expected = rounds.Expected(model, optimizer, dist.get_world_size())
+    fragments = [[0], [1, 2, 3]]  # the first matrix has three quarters of the elements
+    farthest = 0.0
+    for update in range(1, 61):
+        rounds.update(model, optimizer, rank, 4 + update)
+        expected.update(4 + update)
+        if update > 2 and update % 2 == 1:
+            expected.complete(with_buffers=update % 4 == 1)
+        if update % 2 == 0:
+            expected.begin_exchange(fragments[update // 2 % 2 - 1])
+        farthest = max(farthest, expected.farthest(model, rank))
+    told = optimizer.round_progress()
+    optimizer.end_round()
+    expected.complete(with_buffers=True)
+    expected.end_round()
+    farthest = max(farthest, expected.farthest(model, rank))
+    optimizer.export_strategy(str(Path(folder, "strategy.json")))
+    optimizer.close()
+    ranks.leave_group()
+    return {"farthest": farthest, "rounds": told.rounds, "delay": told.delay}
+
+
 def synchronous() -> dict[str, Any]:
     """With most=1, training equals that of wrap()."""
     import gradtune
@@ -94,9 +123,9 @@ def checkpoints(folder: str) -> dict[str, Any]:
     lossy: dict[str, Any] = {**EXACT, "fidelity": "lossy", "compressors": ["int4packed"], "tuning_budget": 0}
     dist.init_process_group("gloo")
     told: dict[str, Any] = {}
-    for kind, dense_steps in (("rounds", 5), ("synchronous", 1_000_000)):
+    for kind, dense_steps, fragments in (("rounds", 5, 1), ("fragments", 5, 2), ("synchronous", 1_000_000, 1)):
         model = rounds.new_model()
-        given = {"most": 3, "least": 3, "delay": 1, "dense_steps": dense_steps, **lossy}
+        given = {"most": 3, "least": 3, "delay": 1, "fragments": fragments, "dense_steps": dense_steps, **lossy}
         optimizer = gradtune.rounds(torch.optim.AdamW(model.parameters(), 0.01), model, **given)
         train(model, optimizer, 0, 20)
         path = str(Path(folder, kind))
@@ -212,6 +241,10 @@ def refusals() -> dict[str, str]:
         "least": {"least": 9},
         "delay": {"delay": 1},
         "keep_round": {"delay": None, "keep_round": "round.pt"},
+        "keep_round of fragments": {"fragments": 2, "keep_round": "round.pt"},
+        "fragments": {"fragments": 0},
+        "fragments and delay": {"fragments": 4, "least": 4, "delay": 2},
+        "more fragments than parameters": {"fragments": 5},
         "uneven": {"uneven": True, "delay": None},
         "dense_steps": {"dense_steps": 0},
         "outer_lr": {"outer_lr": 0.0},
@@ -258,6 +291,15 @@ class RoundsTest(unittest.TestCase):
                 self.assertLess(told["farthest"], 1e-4, told)
                 self.assertEqual(told["rounds"], 15)
 
+    def test_fragments_are_exchanged_one_after_the_other(self) -> None:
+        for size in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                for told in ranks.must_run(streams, size, arguments=[folder]):
+                    self.assertLess(told["farthest"], 1e-4, told)
+                    self.assertEqual((told["rounds"], told["delay"]), (14, 1))
+                names = {"job.jsonl", "job.fragment-2.jsonl", "strategy.json", "strategy.fragment-2.json"}
+                self.assertEqual({path.name for path in Path(folder).iterdir()}, names)
+
     def test_one_update_a_round_is_synchronous_training(self) -> None:
         for told in ranks.must_run(synchronous):
             self.assertEqual(told, {"equal": True, "synchronous": True, "ended": False})
@@ -265,7 +307,7 @@ class RoundsTest(unittest.TestCase):
     def test_a_job_that_loads_a_checkpoint_goes_on_with_the_same_bits(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for told in ranks.must_run(checkpoints, arguments=[folder]):
-                for kind in ("rounds", "synchronous"):
+                for kind in ("rounds", "fragments", "synchronous"):
                     expected = {"is_synchronous": kind == "synchronous", "equal": True, "same rounds": True}
                     self.assertEqual(told[kind], expected, kind)
 
@@ -295,7 +337,12 @@ class RoundsTest(unittest.TestCase):
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
         self.assertIn("delay is 1; allowed is 0, or a number of updates below least", told["delay"])
-        self.assertIn("with delay None; allowed is a delay of 0", told["keep_round"])
+        self.assertIn("with delay None and fragments 1; allowed is a delay of 0", told["keep_round"])
+        self.assertIn("with delay 0 and fragments 2; allowed is", told["keep_round of fragments"])
+        self.assertIn("fragments is 0; allowed is a number from 1 to 64", told["fragments"])
+        self.assertIn("delay is 2; allowed is at most 1, which is least / fragments", told["fragments and delay"])
+        self.assertIn("fragments is 5; allowed is at most the number of trained parameters, which is 4",
+                      told["more fragments than parameters"])
         self.assertIn("uneven is true; allowed is false with a delay other than 0", told["uneven"])
         self.assertIn("dense_steps is 0; allowed is", told["dense_steps"])
         self.assertIn("outer_lr is 0; allowed is", told["outer_lr"])

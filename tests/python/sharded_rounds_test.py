@@ -96,12 +96,13 @@ def equals_one_rank() -> dict[str, Any]:
     return {"farthest": farthest, "rounds": told.rounds == exchanges, "updates": told.updates_a_round}
 
 
-def goes_on(folder: str) -> dict[str, Any]:
+def goes_on(folder: str, fragments: str) -> dict[str, Any]:
     """A job with lossy compression and a delay that loads a checkpoint has the same bits; all sites end equal."""
     import torch
     import torch.distributed as dist
 
-    lossy = {"fidelity": "lossy", "compressors": ["int4packed"], "tuning_budget": 0, "delay": 2}
+    lossy: dict[str, Any] = {"fidelity": "lossy", "compressors": ["int4packed"], "tuning_budget": 0}
+    lossy |= {"delay": 2 // int(fragments), "fragments": int(fragments)}
     model, optimizer, mesh = sharded(**lossy)
     for step in range(20):
         update(model, optimizer, step)
@@ -199,9 +200,10 @@ class ShardedRounds(unittest.TestCase):
             self.assertEqual((told["rounds"], told["updates"]), (True, UPDATES))
 
     def test_a_job_that_loads_a_checkpoint_goes_on_with_the_same_bits(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for told in ranks.must_run(goes_on, SITES * SHARDS, arguments=[folder]):
-                self.assertEqual(told, {"same bits": True, "sites are equal": True})
+        for fragments in ("1", "2"):
+            with tempfile.TemporaryDirectory() as folder:
+                for told in ranks.must_run(goes_on, SITES * SHARDS, arguments=[folder, fragments]):
+                    self.assertEqual(told, {"same bits": True, "sites are equal": True}, fragments)
 
     def test_an_ignored_layer_stays_each_ranks_own(self) -> None:
         for told in ranks.must_run(ignored, SITES * SHARDS):

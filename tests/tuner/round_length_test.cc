@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace gradtune::tuner {
 namespace {
@@ -24,10 +26,15 @@ std::optional<ExchangeTimes> learn(RoundLength& length, const core::StepReport& 
 // The definition: the smallest number of updates, and for it the smallest delay, with which waiting has its share.
 RoundShape by_trying_all(const ExchangeTimes& times, const UpdatesARound& allowed) {
   for (int64_t updates = allowed.least; updates <= allowed.most; ++updates) {
-    for (int64_t delay = allowed.delay.value_or(0); delay <= allowed.delay.value_or(updates / 2); ++delay) {
+    const int64_t most_delay = allowed.fragments == 1 ? updates / 2 : updates / allowed.fragments;
+    for (int64_t delay = allowed.delay.value_or(0); delay <= allowed.delay.value_or(most_delay); ++delay) {
       const double travels_ms = times.exchange_ms - times.work_ms;
-      const double waits_ms = times.work_ms + std::max(0.0, travels_ms - static_cast<double>(delay) * times.update_ms);
-      if (waits_ms <= kShareOfExchange * times.update_ms * static_cast<double>(updates)) return {updates, delay};
+      const double waits_ms =
+          static_cast<double>(allowed.fragments) *
+          (times.work_ms + std::max(0.0, travels_ms - static_cast<double>(delay) * times.update_ms));
+      if (waits_ms <= kShareOfExchange * times.update_ms * static_cast<double>(updates)) {
+        return {updates, delay, allowed.fragments};
+      }
     }
   }
   return with_least_delay(times, allowed.most, allowed);
@@ -39,10 +46,13 @@ TEST(ShortestRound, HasTheLeastUpdatesAndThenTheLeastDelayWithWhichWaitingHasIts
       for (const double work : {0.0, 0.07, 0.5}) {
         const ExchangeTimes times{exchange_ms, update_ms, work * exchange_ms};
         for (const int64_t most : {4, 5, 8, 64}) {
-          for (const UpdatesARound& allowed : {UpdatesARound{1, most, {}}, UpdatesARound{4, most, {}},
-                                               UpdatesARound{1, most, 0}, UpdatesARound{4, most, 3}}) {
+          for (const UpdatesARound& allowed :
+               {UpdatesARound{1, most, {}}, UpdatesARound{4, most, {}}, UpdatesARound{1, most, 0},
+                UpdatesARound{4, most, 3}, UpdatesARound{1, most, {}, 2}, UpdatesARound{1, most, {}, 3},
+                UpdatesARound{4, most, {}, 4}, UpdatesARound{1, most, 0, 4}, UpdatesARound{4, most, 1, 4}}) {
             EXPECT_EQ(shortest_round(times, allowed), by_trying_all(times, allowed))
-                << exchange_ms << ' ' << update_ms << ' ' << work << ' ' << allowed.least << ' ' << most;
+                << exchange_ms << ' ' << update_ms << ' ' << work << ' ' << allowed.least << ' ' << most << ' '
+                << allowed.fragments;
           }
         }
       }
@@ -79,6 +89,33 @@ TEST(ShortestRound, IsTheLongestOneForUpdatesWithoutTimeAndOneForExchangesWithou
     EXPECT_EQ(shortest_round({1e300, 1e-300}, allowed).updates, 32);
   }
   EXPECT_EQ(shortest_round({1e300, 1e-300}, {.most = 32, .delay = {}}).delay, 16);
+}
+
+TEST(RoundShape, SpreadsItsExchangesEvenlyAndEndsWithTheLastOne) {
+  for (const auto& [shape, expected] : {std::pair(RoundShape{8, 0, 4}, std::vector<int64_t>{2, 4, 6, 8}),
+                                        std::pair(RoundShape{7, 0, 2}, std::vector<int64_t>{4, 7}),
+                                        std::pair(RoundShape{5, 0, 1}, std::vector<int64_t>{5}),
+                                        std::pair(RoundShape{2, 0, 3}, std::vector<int64_t>{1, 2, 2})}) {
+    for (size_t f = 0; f < expected.size(); ++f) {
+      EXPECT_EQ(shape.updates_before(static_cast<int64_t>(f)), expected[f]) << shape.updates << ' ' << f;
+    }
+  }
+}
+
+// Two fragments fit into a round that exchanges of the whole model would fill: an exchange takes 4 updates of 20 ms.
+TEST(RoundLength, WithFragmentsAnExchangeMayTakeItsShareOfARound) {
+  RoundLength whole({.most = 64, .delay = {}}, {1}), parts({.most = 64, .delay = {}, .fragments = 2}, {1});
+  const auto learn_times = [](RoundLength& length, const ExchangeTimes& times) {
+    for (size_t round = 0; round < RoundLength::kRounds; ++round) length.learn(times);
+  };
+  learn_times(whole, {.exchange_ms = 80, .update_ms = 20});
+  learn_times(parts, {.exchange_ms = 40, .update_ms = 20});
+  EXPECT_EQ(whole.round(), (RoundShape{8, 4}));
+  EXPECT_EQ(parts.round(), (RoundShape{6, 3, 2}));  // with the margin
+  // A synchronous step exchanges all fragments at once.
+  RoundLength dense({.most = 64, .delay = {}, .fragments = 2}, {1});
+  learn(dense, report(/*exchange_ms=*/80, /*update_ms=*/20));
+  EXPECT_EQ(dense.round(), parts.round());
 }
 
 TEST(RoundLength, FollowsTheMediansOfItsRounds) {

@@ -325,12 +325,14 @@ class Parser {
 
   void read_rounds(const JsonValue& value) {
     const JsonObject& line = in_.object(value, where_, {"kind", "step", "updates", "least", "most"},
-                                        {"delay", "chooses_delay", "exchange_ms", "update_ms", "work_ms"});
+                                        {"fragments", "delay", "chooses_delay", "exchange_ms", "update_ms", "work_ms"});
     if (!in_.ok()) return;
     RoundChoice choice{.step = integer(line, "step", 0, kMostSteps)};
     choice.allowed.most = integer(line, "most", 1, kMostUpdatesARound);
     choice.allowed.least = integer(line, "least", 1, choice.allowed.most);
     choice.round.updates = integer(line, "updates", choice.allowed.least, choice.allowed.most);
+    if (has(line, "fragments")) choice.round.fragments = integer(line, "fragments", 1, kMostFragments);
+    choice.allowed.fragments = choice.round.fragments;
     if (has(line, "delay")) choice.round.delay = integer(line, "delay", 0, choice.round.updates - 1);
     choice.allowed.delay = choice.round.delay;
     if (has(line, "chooses_delay") && flag(line, "chooses_delay")) choice.allowed.delay.reset();

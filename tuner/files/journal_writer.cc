@@ -149,6 +149,7 @@ std::string journal_line(const RoundChoice& choice) {
                     {"updates", choice.round.updates},
                     {"least", choice.allowed.least},
                     {"most", choice.allowed.most}};
+  if (choice.round.fragments > 1) line["fragments"] = choice.round.fragments;
   if (choice.round.delay > 0) line["delay"] = choice.round.delay;
   if (!choice.allowed.delay) line["chooses_delay"] = true;
   if (choice.times) {

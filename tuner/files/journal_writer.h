@@ -19,8 +19,9 @@
 //   one
 // - failure: the reason why a strategy could not be prepared, before the report that tells the tuner so
 // - rounds: the updates of a round from that step on, in a job that trains in rounds, with the limits and the times
-//   that decided (round_length.h). It has "delay" if that is not 0, and "chooses_delay" (true) unless it was given. A
-//   step is a round there, with the computation of one update and the whole exchange
+//   that decided (round_length.h). It has "fragments" if there are several, "delay" if that is not 0, and
+//   "chooses_delay" (true) unless it was given. A step is a round there, with the computation of one update and the
+//   whole exchange (of the first fragment)
 // - timing: the times of a step's operations on rank 0, and bytes of collectives and copies (policies::TimedOp):
 //   [bucket, step of its program, begin, end, bytes]
 #pragma once

@@ -45,8 +45,9 @@ void draw_lengths(Svg& svg, const std::vector<RoundsRun>& runs, const Scale& x, 
   for (const RoundsRun& run : runs) {
     const double at = x(static_cast<double>(run.choice.step));
     svg.line(at, kTop - 16, at, bottom, "event");
-    const auto [updates, delay] = run.choice.round;
-    const std::string text = delay == 0 ? count(updates) : fmt::format("{} ({})", count(updates), count(delay));
+    const RoundShape& round = run.choice.round;
+    const std::string text =
+        round.delay == 0 ? count(round.updates) : fmt::format("{} ({})", count(round.updates), count(round.delay));
     if (at < end || at > x(x.most()) - 20) continue;
     svg.text(at + 3, kTop - 8, Anchor::start, "small", text);
     end = at + 6.5 * static_cast<double>(text.size()) + 8;
@@ -108,7 +109,7 @@ std::string round_length_chart(const Report& report, double width) {
   if (!times || !(times->exchange_ms > 0) || !(times->update_ms > 0)) return "";
   const RoundChoice& choice = report.rounds.runs.back().choice;
   const auto predicted = [&](const RoundShape& round) { return 100 * times->share_of_waiting(round); };
-  const double at_one = predicted({.updates = 1}), enough = at_one / kWanted;
+  const double at_one = predicted({.updates = 1, .fragments = choice.allowed.fragments}), enough = at_one / kWanted;
   const std::vector<double> numbers =
       doublings(std::clamp(enough, static_cast<double>(choice.allowed.most), double{kMostUpdatesARound}));
   double low = std::clamp(at_one / numbers.back(), kLeastShown, kWanted), high = std::max(at_one, kWanted);

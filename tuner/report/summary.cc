@@ -117,7 +117,7 @@ std::string what_did_it_choose(const Report& report) {
 
 // Why rounds have no fewer and no more updates.
 std::string reason_of(const UpdatesARound& allowed, const ExchangeTimes& times) {
-  const UpdatesARound any{.most = kMostUpdatesARound, .delay = allowed.delay};
+  const UpdatesARound any{.most = kMostUpdatesARound, .delay = allowed.delay, .fragments = allowed.fragments};
   const int64_t enough = shortest_round(times, any).updates;
   const std::string wanted =
       fmt::format("At most {} is wanted, for which {}", percent(kShareOfExchange), plural(enough, "update"));
@@ -134,6 +134,9 @@ std::string how_often_does_it_exchange(const Report& report) {
   std::string text =
       fmt::format("After every {}, since round {}; {} to {} are allowed. ", plural(last.round.updates, "update"),
                   count(last.step), count(last.allowed.least), count(last.allowed.most));
+  if (last.round.fragments > 1) {
+    text += fmt::format("The model is exchanged in {} fragments, one after the other. ", count(last.round.fragments));
+  }
   if (last.times) {
     const std::string share = percent(last.times->share_of_waiting(last.round));
     std::string beside;
@@ -141,8 +144,9 @@ std::string how_often_does_it_exchange(const Report& report) {
       beside = fmt::format("beside which {} {} on, and ranks wait for ", plural(last.round.delay, "update"),
                            last.round.delay == 1 ? "goes" : "go");
     }
-    text += fmt::format("An exchange takes {}, {}{} of the updates between; an update takes {}. ",
+    text += fmt::format("An exchange takes {}, {}{} of the updates{}; an update takes {}. ",
                         in_ms(last.times->exchange_ms), beside.empty() ? "which is " : beside, share,
+                        last.round.fragments > 1 ? " of a round, all fragments together" : " between",
                         in_ms(last.times->update_ms));
   }
   if (const auto times = report.rounds.deciding()) text += reason_of(last.allowed, *times);

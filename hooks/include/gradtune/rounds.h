@@ -26,6 +26,12 @@ struct RoundOptions {
   // exchange, so they are not lost, but the exchange is of older parameters, which costs accuracy (README.md has
   // figures). 0: it ends before the next update. None: chosen with the number of updates, up to half of them.
   std::optional<int64_t> delay = 0;
+  // The parts of the model that are exchanged one after the other, from 1 to 64, spread evenly over a round (Douillard
+  // et al., Streaming DiLoCo, 2025). An exchange of a part is short, so a delay is too, and costs less accuracy. Then
+  // `delay` is at most least / fragments, or chosen up to the updates between two exchanges. Each part has threads and
+  // connections of its own. Results and messages are of the first one; files of the others are named like
+  // job.fragment-2.jsonl.
+  int64_t fragments = 1;
   // Synchronous steps before the first round, at least 1.
   int64_t dense_steps = 80;
   // The outer step: SGD with Nesterov momentum, whose gradient is the mean change of the parameters.
@@ -52,10 +58,10 @@ class RoundsOptimizer {
   struct Progress {
     bool synchronous = true;                // the dense steps, or an exchange at each step takes no more than its share
     int64_t rounds = 0;                     // ended
-    int64_t updates = 0;                    // since the last exchange began
+    int64_t updates = 0;                    // since the last exchange of the round before began
     int64_t updates_a_round = 1;            // as chosen for the round under way
-    int64_t delay = 0;                      // updates during which its exchange will be under way
-    double exchange_ms = 0, update_ms = 0;  // of the last round: the exchange on the slowest rank, and one update
+    int64_t delay = 0;                      // updates during which each of its exchanges will be under way
+    double exchange_ms = 0, update_ms = 0;  // of the last round, on the slowest rank: an exchange, and one update
   };
   Progress progress() const;
   // The result of tuning the exchange, see Optimizer::Result. Its steps are rounds, with the computation of one update.

@@ -273,8 +273,8 @@ TEST(JournalFile, HoldsTheLengthsOfRounds) {
   const std::string text = journal_header(job(), "") + "\n" + journal_line(job().table) + "\n";
   const RoundChoice first{.step = 1, .round = {4}, .allowed = {.least = 2, .most = 8}};
   const RoundChoice second{.step = 20,
-                           .round = {.updates = 8, .delay = 3},
-                           .allowed = {.least = 2, .most = 8, .delay = {}},
+                           .round = {.updates = 8, .delay = 3, .fragments = 2},
+                           .allowed = {.least = 2, .most = 8, .delay = {}, .fragments = 2},
                            .times = {{30.5, 40, 2.25}}};
   const auto file = parse_journal(text + journal_line(first) + "\n" + journal_line(second) + "\n");
   ASSERT_TRUE(file.ok()) << file.error().message;
@@ -283,7 +283,8 @@ TEST(JournalFile, HoldsTheLengthsOfRounds) {
   EXPECT_EQ(file.value().rounds[0].allowed.delay, 0);
   EXPECT_FALSE(file.value().rounds[0].times);
   EXPECT_EQ(file.value().rounds[1].step, 20);
-  EXPECT_EQ(file.value().rounds[1].round, (RoundShape{8, 3}));
+  EXPECT_EQ(file.value().rounds[1].round, (RoundShape{8, 3, 2}));
+  EXPECT_EQ(file.value().rounds[1].allowed.fragments, 2);
   EXPECT_FALSE(file.value().rounds[1].allowed.delay);
   EXPECT_EQ(file.value().rounds[1].allowed.least, 2);
   EXPECT_EQ(file.value().rounds[1].times->exchange_ms, 30.5);
@@ -297,6 +298,7 @@ TEST(JournalFile, HoldsTheLengthsOfRounds) {
   };
   EXPECT_THAT(message({9}), HasSubstr("updates"));
   EXPECT_THAT(message({.updates = 4, .delay = 4}), HasSubstr("delay"));
+  EXPECT_THAT(message({.updates = 4, .fragments = 65}), HasSubstr("fragments"));
 }
 
 TEST(JournalFile, WhyAStrategyCouldNotBePreparedDecidesTheSameAgain) {

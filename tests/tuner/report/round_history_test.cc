@@ -125,6 +125,21 @@ TEST(RoundWords, SayWhichUpdatesGoOnBesideAnExchange) {
   }
 }
 
+// Two exchanges of 55 ms in a round, each beside an update of 50 ms: ranks wait for 10 of 200 ms.
+TEST(RoundWords, SayThatFragmentsAreExchangedOneAfterTheOther) {
+  RoundChoice streamed = kSecond;
+  streamed.round = {.updates = 4, .delay = 1, .fragments = 2};
+  streamed.times->exchange_ms = 55;
+  streamed.allowed.delay.reset();
+  streamed.allowed.fragments = 2;
+  const Report report = make_report(job_with({kFirst, streamed})).value();
+  EXPECT_THAT(summary(report),
+              HasSubstr("The model is exchanged in 2 fragments, one after the other. An exchange takes "
+                        "55.0 ms, beside which 1 update goes on, and ranks wait for 5.0 % of the "
+                        "updates of a round, all fragments together"));
+  EXPECT_THAT(round_length_chart(report, 340), HasSubstr("<title>4 updates: predicted 5.0 %</title>"));
+}
+
 TEST(RoundsChart, HasADotForEachRoundAndTheWantedShare) {
   const Report report = make_report(job_with({kFirst, kSecond})).value();
   for (const double width : {340.0, 940.0}) {
