@@ -46,17 +46,24 @@ bool OuterStep::step(const std::vector<torch::Tensor>& mean_changes) {
   const torch::NoGradGuard no_grad;
   const bool is_finite = std::ranges::all_of(
       mean_changes, [](const torch::Tensor& change) { return change.isfinite().all().item<bool>(); });
+  if (!is_finite) {
+    go_back();
+    return false;
+  }
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (is_finite) {
-      const torch::Tensor change = mean_changes[p].to(anchors_[p].scalar_type());
-      momenta_[p].mul_(rates_.momentum).add_(change);
-      anchors_[p].sub_(change.add(momenta_[p], rates_.momentum), rates_.lr);
-    }
-    const bool goes_on = is_finite && !exchanged_.empty();
-    parameters_[p].copy_(goes_on ? anchors_[p] + (parameters_[p] - exchanged_[p]) : anchors_[p]);
+    const torch::Tensor change = mean_changes[p].to(anchors_[p].scalar_type());
+    momenta_[p].mul_(rates_.momentum).add_(change);
+    anchors_[p].sub_(change.add(momenta_[p], rates_.momentum), rates_.lr);
+    parameters_[p].copy_(exchanged_.empty() ? anchors_[p] : anchors_[p] + (parameters_[p] - exchanged_[p]));
   }
   exchanged_.clear();
-  return is_finite;
+  return true;
+}
+
+void OuterStep::go_back() {
+  const torch::NoGradGuard no_grad;
+  for (size_t p = 0; p < parameters_.size(); ++p) parameters_[p].copy_(anchors_[p]);
+  exchanged_.clear();
 }
 
 void OuterStep::check_fits(std::span<const torch::Tensor> momenta) const {

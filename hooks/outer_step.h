@@ -32,9 +32,11 @@ class OuterStep {
   // this call, parameters must not change between change() and step().
   void keep_going();
 
-  // Takes the mean changes of all parameters, and sets the parameters to the new anchors. If a change is not finite,
-  // the anchors stay, and so the updates of this round are lost on all ranks. Returns false then.
+  // Takes the mean changes of all parameters, and sets the parameters to the new anchors. If a change is not finite, it
+  // goes back to the old ones, as all ranks do, and returns false.
   bool step(const std::vector<torch::Tensor>& mean_changes);
+  // Sets the parameters to the anchors: the updates since are lost.
+  void go_back();
 
   // The state between rounds, the same on all ranks. A checkpoint of the parameters has the anchors.
   const std::vector<torch::Tensor>& momenta() const { return momenta_; }

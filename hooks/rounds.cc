@@ -139,10 +139,11 @@ bool Rounds::complete_one(bool is_whole) {
   const bool is_finite = one.complete(speed_ && updates > 0 ? length_.round().updates : updates);
   if (!std::exchange(is_noted_, true)) note(first().step() - 1, {});
   if (!is_finite) {
+    // Values that are not finite in one fragment would come back into it from the others.
+    for (const auto& fragment : fragments_) fragment->outer().go_back();
     first().say(
         "gradtune: round " + std::to_string(rounds_ + 1) +
-        " is lost: a parameter was not finite on some rank, so all ranks went back to the beginning of the round" +
-        (fragments_.size() > 1 ? " in this fragment" : "") + "\n");
+        " is lost: a parameter was not finite on some rank, so all ranks went back to what they last exchanged\n");
   }
   if (&one != fragments_.back().get()) return false;
   ++rounds_;

@@ -373,7 +373,7 @@ def rounds(
 
     In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
-    the beginning of the round.
+    what they last exchanged.
 
     A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
     shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.

@@ -4,7 +4,6 @@
 // Tests training in rounds, beside the same training computed on one rank.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -16,7 +15,6 @@
 #include <vector>
 
 #include "gradtune/rounds.h"
-#include "hooks/fragment.h"
 #include "hooks/rounds.h"
 #include "hooks/rounds_file.h"
 #include "hooks/session.h"
@@ -290,6 +288,33 @@ TEST(Rounds, ARoundWithANanIsLostOnAllRanks) {
   });
 }
 
+// Each fragment goes back to its own last exchange, also one that was finite.
+TEST(Rounds, ANanInOneFragmentIsLostInAll) {
+  run_ranks(2, [](const Rank& rank) {
+    Job job(make_group(), {.fidelity = "half"}, /*updates=*/4, /*delay=*/0, /*fragments=*/2);
+    std::vector<torch::Tensor> exchanged(job.parameters().size());
+    const auto note = [&](size_t fragment) {
+      for (const size_t p : job.numbers_in(fragment)) exchanged[p] = job.parameters()[p].detach().clone();
+    };
+    int64_t step = 0;
+    for (; step < 20; ++step) {
+      job.step(rank.rank, step);
+      if (step % 2 == 1) note(static_cast<size_t>(step / 2 % 2));
+    }
+    job.step(rank.rank, step++);
+    const torch::NoGradGuard no_grad;
+    if (rank.rank == 1) {
+      const size_t first = job.numbers_in(0).front();
+      job.parameters()[first][0].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    {
+      const torch::AutoGradMode enable(true);
+      job.step(rank.rank, step++);
+    }
+    for (size_t p = 0; p < exchanged.size(); ++p) EXPECT_TRUE(torch::equal(job.parameters()[p], exchanged[p])) << p;
+  });
+}
+
 TEST(OuterStep, TakesLowPrecisionParametersWithAnchorsInFp32) {
   const torch::NoGradGuard no_grad;
   torch::Tensor parameter = torch::full({4}, 1.0, torch::kBFloat16);
@@ -484,45 +509,6 @@ TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
     Wrapped job(make_group(), of_rounds, {.fidelity = "exact", .strategy = strategy, .tuning_budget = 0});
     train(job, rank.rank, 0, 12);
   });
-}
-
-TEST(Fragment, TakesAboutAnEqualPartOfTheElementsAndAllTakeEachParameterOnce) {
-  for (const std::vector<int64_t>& sizes :
-       std::vector<std::vector<int64_t>>{{10, 10, 10, 10}, {100, 1, 1, 1}, {1, 1, 1, 100}, {5, 5, 90, 5, 5, 5}}) {
-    std::vector<NamedTensor> parameters;
-    for (size_t p = 0; p < sizes.size(); ++p) {
-      parameters.push_back({"p" + std::to_string(p), torch::zeros({sizes[p]}, torch::requires_grad())});
-    }
-    parameters.insert(parameters.begin() + 1, {"frozen", torch::zeros({1000})});
-    for (int64_t count = 1; count <= 4; ++count) {
-      std::vector<int64_t> owners(parameters.size(), 0), elements(static_cast<size_t>(count), 0);
-      std::vector<int64_t> of_fragment(parameters.size(), -1);
-      for (int64_t f = 0; f < count; ++f) {
-        const std::vector<std::string> names = outside({.number = f, .count = count}, parameters);
-        for (size_t p = 0; p < parameters.size(); ++p) {
-          if (std::ranges::find(names, parameters[p].name) != names.end()) continue;
-          ++owners[p];
-          of_fragment[p] = f;
-          if (parameters[p].tensor.requires_grad()) elements[static_cast<size_t>(f)] += parameters[p].tensor.numel();
-        }
-      }
-      EXPECT_THAT(owners, testing::Each(1));
-      EXPECT_EQ(of_fragment[1], 0) << "frozen";
-      of_fragment.erase(of_fragment.begin() + 1);
-      EXPECT_TRUE(std::ranges::is_sorted(of_fragment));
-      EXPECT_THAT(elements, testing::Each(testing::Gt(0)));
-      if (sizes == std::vector<int64_t>{10, 10, 10, 10} && count != 3) {
-        EXPECT_THAT(elements, testing::Each(40 / count));
-      }
-    }
-  }
-}
-
-TEST(Fragment, NamesItsFiles) {
-  EXPECT_EQ(files_of({.number = 0, .count = 3}, "a/job.jsonl"), "a/job.jsonl");
-  EXPECT_EQ(files_of({.number = 2, .count = 3}, "a/job.jsonl"), "a/job.fragment-3.jsonl");
-  EXPECT_EQ(files_of({.number = 1, .count = 3}, "a.b/one,two.json"), "a.b/one.fragment-2,two.fragment-2.json");
-  EXPECT_EQ(files_of({.number = 1, .count = 3}, ""), "");
 }
 
 TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {

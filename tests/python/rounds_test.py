@@ -180,6 +180,24 @@ def is_killed(folder: str) -> dict[str, Any]:
     return {}
 
 
+def is_killed_between_fragments() -> tuple[str, float]:
+    """A rank is killed in a round with fragments."""
+    import gradtune
+    import torch.distributed as dist
+
+    model, optimizer = begun(4, fragments=2, delay=1)
+    print("in rounds", flush=True)
+    began = 0.0
+    try:
+        for later in range(100_000):
+            time.sleep(0.02)
+            began = time.monotonic()
+            rounds.update(model, optimizer, dist.get_rank(), 5 + later)
+    except gradtune.Error as error:
+        return str(error), time.monotonic() - began
+    return "", 0.0
+
+
 def restarts(folder: str) -> dict[str, Any]:
     """Fewer ranks go on from what one of the others wrote."""
     import gradtune
@@ -321,6 +339,14 @@ class RoundsTest(unittest.TestCase):
                 self.assertIn("the state of the end of the last round is in", end.output)
             for told in ranks.must_run(restarts, arguments=[folder]):
                 self.assertEqual(told, {"synchronous": False, "rounds": 0, "equal": True})
+
+    def test_a_killed_rank_is_named_by_the_fragment_that_waits_for_it(self) -> None:
+        ends = ranks.run(is_killed_between_fragments, 3, meanwhile=kill_one)
+        for end in (ends[0], ends[2]):
+            self.assertEqual(end.code, 0, end.output)
+            error, seconds = end.returned
+            self.assertIn("rank 1", error)
+            self.assertLess(seconds, 20, "the timeout is 30 s")
 
     def test_a_faster_rank_makes_more_updates(self) -> None:
         fast, slow = ranks.must_run(unequally_fast)
