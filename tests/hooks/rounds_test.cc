@@ -392,6 +392,14 @@ TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
   });
 }
 
+// 400 updates that take at least 15 ms each.
+void train_slowly(Wrapped& job, int rank) {
+  for (int64_t step = 0; step < 400; ++step) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    job.step(rank, step);
+  }
+}
+
 // An exchange takes about as long as 2 to 3 updates. Without a delay, 50 of these would be needed.
 TEST(RoundsOptimizer, ChoosesADelayWhereAskedToAndReportsTheWholeExchange) {
   run_ranks(2,
@@ -399,10 +407,7 @@ TEST(RoundsOptimizer, ChoosesADelayWhereAskedToAndReportsTheWholeExchange) {
               const auto group = make_group();
               Wrapped job(group, {.most = 64, .delay = std::nullopt, .dense_steps = 10},
                           {.fidelity = "exact", .tuning_budget = 60});
-              for (int64_t step = 0; step < 400; ++step) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(15));
-                job.step(rank.rank, step);
-              }
+              train_slowly(job, rank.rank);
               const auto progress = job.optimizer.progress();
               EXPECT_FALSE(progress.synchronous);
               EXPECT_GT(progress.delay, 0);
@@ -483,10 +488,7 @@ TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
             [&](const Rank& rank) {
               const auto group = make_group();
               Wrapped job(group, of_rounds, {.fidelity = "exact", .tuning_budget = 60, .journal = journal});
-              for (int64_t step = 0; step < 400; ++step) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(15));
-                job.step(rank.rank, step);
-              }
+              train_slowly(job, rank.rank);
               const auto progress = job.optimizer.progress();
               EXPECT_FALSE(progress.synchronous);
               EXPECT_GT(progress.delay, 0);
