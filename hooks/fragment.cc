@@ -33,8 +33,8 @@ std::vector<std::string> outside(const Fragment& fragment, const std::vector<Nam
       const int64_t of_middle =
           (2 * before + each.tensor.numel()) * fragment.count / std::max<int64_t>(1, 2 * elements);
       // No fragment is left out, and the parameters that are left are enough for the later ones.
-      in = std::clamp(of_middle, std::max<int64_t>(last, fragment.count - left), last + 1);
-      last = in = std::min(in, fragment.count - 1);
+      in = std::clamp(of_middle, std::max(last, fragment.count - left), std::min(last + 1, fragment.count - 1));
+      last = in;
       before += each.tensor.numel();
       --left;
     }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A part of a model that has a session of its own. In training in rounds, fragments are exchanged one after the other,
-// each beside a part of a round's updates (Douillard et al., Streaming DiLoCo, 2025, section 2.2).
+// each beside a part of a round's updates (Douillard et al., Streaming DiLoCo, 2025, arXiv 2501.18512).
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,6 @@ class FragmentExchange {
   int64_t unsent_updates() const { return unsent_updates_; }
   int64_t updates_of_step() const { return updates_of_step_; }
 
-  bool is_under_way() const { return !changes_.empty(); }
   // Sends the changes. `is_delayed`: the program makes updates before complete(). `is_weighted`: by this rank's share
   // of the unsent updates of all ranks. All ranks call it.
   void begin(bool is_delayed, bool is_weighted);

@@ -145,11 +145,14 @@ def must_run(function: Callable[..., Any], size: int = 2, **more: Any) -> list[A
 
 
 def leave_group() -> None:
-    """Destroys the default process group. In torch 2.7 Gloo's thread needs the interpreter's lock to release the
-    tensors of the last collective, and a group that is destroyed before holds the lock while it waits for that thread."""
+    """Destroys the default process group, once Gloo's threads have released the tensors of the last collectives.
+
+    They need the interpreter's lock for it, which sleeping gives them. Without it, torch 2.7 holds the lock while it
+    waits for such a thread, and a thread that first gets the lock while the interpreter ends aborts the process.
+    """
     import torch.distributed as dist
 
-    time.sleep(0.1)
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 

@@ -6,7 +6,6 @@ scenarios are functions of a Job, in scenarios.py and parts.py."""
 
 from __future__ import annotations
 
-import time
 import unittest
 from typing import Any
 
@@ -34,9 +33,6 @@ def all_scenarios(*names: str) -> dict[str, Any]:
 
             results[name] = {"error": f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}"}
     ranks.leave_group()
-    # Gloo's threads drop the tensors of their last work once they have the interpreter's lock, and abort the process
-    # if they first get it while the interpreter ends. Sleeping gives it to them.
-    time.sleep(0.5)
     return results
 
 
