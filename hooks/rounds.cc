@@ -40,11 +40,11 @@ std::string describe_length(const tuner::RoundLength& length, const tuner::Excha
   return text;
 }
 
-Rounds::Rounds(const std::vector<Session*>& sessions, const OuterStep::Rates& rates, const tuner::RoundLength& length,
-               bool uneven)
+Rounds::Rounds(std::span<const std::unique_ptr<Session>> sessions, const OuterStep::Rates& rates,
+               const tuner::RoundLength& length, bool uneven)
     : length_(length) {
   core::check(static_cast<int64_t>(sessions.size()) == length.allowed().fragments, "each fragment has a session");
-  for (Session* session : sessions) fragments_.push_back(std::make_unique<FragmentExchange>(*session, rates));
+  for (const auto& session : sessions) fragments_.push_back(std::make_unique<FragmentExchange>(*session, rates));
   if (uneven) speed_.emplace();
   say_length();
 }

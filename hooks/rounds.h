@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ class Rounds {
  public:
   // One session for each fragment that the length allows, in order; see FragmentExchange. They have the parameters of
   // the model between them. `uneven`: a faster rank makes more updates. There is one fragment and no delay then.
-  Rounds(const std::vector<Session*>& sessions, const OuterStep::Rates& rates, const tuner::RoundLength& length,
-         bool uneven = false);
+  Rounds(std::span<const std::unique_ptr<Session>> sessions, const OuterStep::Rates& rates,
+         const tuner::RoundLength& length, bool uneven = false);
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 

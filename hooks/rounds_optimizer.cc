@@ -104,12 +104,10 @@ class RoundsOptimizer::State {
     sessions_.clear();
     Options options = options_;
     if (!options.lossy_after) options.lossy_after = 0;  // the dense steps are done
-    std::vector<Session*> sessions;
     for (int64_t f = 0; f < of_rounds_.fragments; ++f) {
       open(Arrival::handed_over, options, {.number = f, .count = of_rounds_.fragments});
-      sessions.push_back(sessions_.back().get());
     }
-    rounds_.emplace(sessions, OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum},
+    rounds_.emplace(sessions_, OuterStep::Rates{.lr = of_rounds_.outer_lr, .momentum = of_rounds_.outer_momentum},
                     length_, of_rounds_.uneven);
   }
 

@@ -15,9 +15,7 @@ PythonRounds::PythonRounds(py::object source, std::shared_ptr<RegistrationCount>
                            const RoundOptions& of_rounds, const tuner::RoundShape& first)
     : PythonSession(std::move(source), std::move(count), group, options, Brings::changes, of_rounds.fragments) {
   run([&](Session&) {
-    std::vector<Session*> of_fragments;
-    for (const auto& session : sessions()) of_fragments.push_back(session.get());
-    rounds_ = std::make_unique<Rounds>(of_fragments,
+    rounds_ = std::make_unique<Rounds>(sessions(),
                                        OuterStep::Rates{.lr = of_rounds.outer_lr, .momentum = of_rounds.outer_momentum},
                                        tuner::RoundLength(allowed(of_rounds), first), of_rounds.uneven);
   });

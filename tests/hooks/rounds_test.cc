@@ -122,15 +122,14 @@ class Job {
  public:
   Job(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t updates, int64_t delay = 0,
       int64_t fragments = 1) {
-    std::vector<Session*> sessions;
     for (int64_t f = 0; f < fragments; ++f) {
       const Fragment fragment{.number = f, .count = fragments};
       sessions_.push_back(std::make_unique<Session>(trained_by({&inner_}, *model_, Arrival::handed_over, fragment),
                                                     group, quiet(options)));
-      sessions.push_back(sessions_.back().get());
     }
     const tuner::UpdatesARound allowed{.least = updates, .most = updates, .delay = delay, .fragments = fragments};
-    rounds_ = std::make_unique<Rounds>(sessions, OuterStep::Rates{}, tuner::RoundLength(allowed, {.updates = updates}));
+    rounds_ =
+        std::make_unique<Rounds>(sessions_, OuterStep::Rates{}, tuner::RoundLength(allowed, {.updates = updates}));
   }
 
   bool step(int rank, int64_t step) {
@@ -163,10 +162,10 @@ TEST(Rounds, AFasterRankMakesMoreUpdatesAndWeighsMore) {
     const auto group = make_group();
     torch::nn::Sequential model = make_mlp(1);
     torch::optim::AdamW inner = make_inner(model);
-    Session session(trained_by({&inner}, *model, Arrival::handed_over), group,
-                    quiet({.fidelity = "exact", .tuning_budget = 0}));
+    const auto session = std::make_unique<Session>(trained_by({&inner}, *model, Arrival::handed_over), group,
+                                                   quiet({.fidelity = "exact", .tuning_budget = 0}));
     const tuner::RoundLength length({.least = 4, .most = 40}, {.updates = 4});
-    Rounds rounds({&session}, {.lr = 1, .momentum = 0}, length, /*uneven=*/true);
+    Rounds rounds({&session, 1}, {.lr = 1, .momentum = 0}, length, /*uneven=*/true);
     const auto value = [&] { return model->parameters().front().flatten()[0].item<double>(); };
     bool was_faster = false;
     const auto train = [&](const std::function<bool(int64_t)>& ended) {
