@@ -74,19 +74,20 @@ void expect_results(const HandedOver& job, int ranks, int pass, double divisor) 
 
 TEST(HandedOver, PassesWithoutAutogradGiveAveragesOrSums) {
   for (const int size : {1, 2, 4}) {
-    run_ranks(size, [](const Rank& rank) {
-      const auto group = make_group();
-      for (const bool sums : {false, true}) {
-        HandedOver job(group, sums);
-        for (int pass = 0; pass < 90; ++pass) {  // tuned meanwhile
-          job.session().begin_pass();
-          for (size_t p = job.parameters().size(); p-- > 0;) job.hand_over(p, rank.rank, pass);
-          ASSERT_TRUE(job.session().end_pass());
-          expect_results(job, rank.size, pass, sums ? 1 : rank.size);
-          job.end_step();
-        }
-      }
-    });
+    run_ranks(
+        size, +[](const Rank& rank) {
+          const auto group = make_group();
+          for (const bool sums : {false, true}) {
+            HandedOver job(group, sums);
+            for (int pass = 0; pass < 90; ++pass) {  // tuned meanwhile
+              job.session().begin_pass();
+              for (size_t p = job.parameters().size(); p-- > 0;) job.hand_over(p, rank.rank, pass);
+              ASSERT_TRUE(job.session().end_pass());
+              expect_results(job, rank.size, pass, sums ? 1 : rank.size);
+              job.end_step();
+            }
+          }
+        });
   }
 }
 

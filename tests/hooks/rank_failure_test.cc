@@ -269,7 +269,7 @@ TEST(RankFailure, RanksThatWereToldOtherNumbersOfRanksAreNamed) {
   for (const int more_on : {0, 1}) {
     const auto ends = start_ranks(
         2,
-        [](const Rank& rank) {
+        +[](const Rank& rank) {
           const std::string more_here = std::getenv("MORE_ON");
           if (more_here == std::to_string(rank.rank)) setenv("WORLD_SIZE", "3", 1);
           const int64_t begin_ms = now_ms();

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 extern char** environ;
 
@@ -130,6 +131,23 @@ void read_output(Child& child) {
   }
 }
 
+// Copies run the first body of their test, so a later call with another one would run nothing of it. A plain function
+// that is the same in all calls is safe.
+void check_is_first(const std::function<void(const Rank&)>& body) {
+  static const testing::TestInfo* test = nullptr;
+  static std::function<void(const Rank&)> first;
+  const testing::TestInfo* now = testing::UnitTest::GetInstance()->current_test_info();
+  if (std::exchange(test, now) != now) {
+    first = body;
+    return;
+  }
+  using Function = void (*)(const Rank&);
+  const Function* const before = first.target<Function>();
+  const Function* const again = body.target<Function>();
+  EXPECT_TRUE(before != nullptr && again != nullptr && *before == *again)
+      << "a test starts ranks with one body; split it into tests, or pass a plain function";
+}
+
 }  // namespace
 
 bool is_rank() { return std::getenv("RANKS_TEST_COPY") != nullptr; }
@@ -139,6 +157,7 @@ std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)
     body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
     std::exit(testing::Test::HasFailure() ? 1 : 0);
   }
+  check_is_first(body);
   const TempFolder folder;
   const StorePort port;
   const auto start = Clock::now();

@@ -10,6 +10,9 @@
 // In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and
 // waits for them. A copy runs the body and exits, with 1 if expectations failed; then its output becomes part of the
 // message. Copies share a TempFolder: that of the test, or else one that run_ranks makes.
+//
+// A test starts ranks with one body, since a copy runs the first one. A call in a loop passes a plain function, as in
+// run_ranks(size, +[](const Rank& rank) { ... }).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -48,13 +48,14 @@ TEST(C10dCommunicator, ConformsOnFourRanks) { conform(4); }
 // Messages of up to some MiB arrive in chunks then.
 TEST(C10dCommunicator, ConformsWhereTheDelayIsLong) {
   for (const int size : {2, 3}) {
-    run_ranks(size, [](const Rank& rank) {
-      auto group = make_group();
-      auto communicator =
-          make_c10d_communicator(make_gloo_backend("far", group->getStore(), rank.rank, rank.size, 20'000, 2));
-      communicator->expect_delay(1e6);
-      suites::run_communicator_conformance(*communicator);
-    });
+    run_ranks(
+        size, +[](const Rank& rank) {
+          auto group = make_group();
+          auto communicator =
+              make_c10d_communicator(make_gloo_backend("far", group->getStore(), rank.rank, rank.size, 20'000, 2));
+          communicator->expect_delay(1e6);
+          suites::run_communicator_conformance(*communicator);
+        });
   }
 }
 
@@ -170,16 +171,17 @@ TEST(C10dCommunicator, MaximaOfAFewNumbersAreThoseOfAllOfManyRanks) {
 // Over a backend that is not of type Gloo, like a user's own: its collectives are c10d's.
 TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   for (const int size : {2, 4}) {
-    run_ranks(size, [](const Rank& rank) {
-      const auto group = make_group();  // lives until the others are connected as well
-      auto store = group->getStore();
-      const auto gloo = [&](const char* prefix) {
-        return make_gloo_backend(prefix, store, rank.rank, rank.size, 20'000, 2);
-      };
-      auto communicator =
-          make_c10d_communicator(c10::make_intrusive<c10d::ProcessGroupWrapper>(gloo("wrapped"), gloo("checks")));
-      suites::run_communicator_conformance(*communicator);
-    });
+    run_ranks(
+        size, +[](const Rank& rank) {
+          const auto group = make_group();  // lives until the others are connected as well
+          auto store = group->getStore();
+          const auto gloo = [&](const char* prefix) {
+            return make_gloo_backend(prefix, store, rank.rank, rank.size, 20'000, 2);
+          };
+          auto communicator =
+              make_c10d_communicator(c10::make_intrusive<c10d::ProcessGroupWrapper>(gloo("wrapped"), gloo("checks")));
+          suites::run_communicator_conformance(*communicator);
+        });
   }
 }
 

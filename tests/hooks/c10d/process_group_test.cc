@@ -145,7 +145,7 @@ TEST(ProcessGroup, APortThatAnotherProcessHoldsIsNamed) {
 TEST(ProcessGroup, ARankThatIsAloneSaysWhomItWaitsFor) {
   for (const int present : {0, 1}) {
     const auto ends = start_ranks(2,
-                                  [](const Rank& rank) {
+                                  +[](const Rank& rank) {
                                     if (rank.rank == std::atoi(std::getenv("PRESENT"))) error_of_init(kSlowness * 4.5);
                                   },
                                   {.environment = {{"PRESENT", std::to_string(present)}}});
@@ -182,7 +182,7 @@ TEST(ProcessGroup, VariablesThatCanNotBeAreRefused) {
 TEST(ProcessGroup, AnInterfaceThatIsNotThereIsNamed) {
   for (const char* name : {"eth99", "^lo", "lo,eth99"}) {
     run_ranks(2,
-              [&](const Rank& rank) {
+              +[](const Rank& rank) {
                 const auto start = std::chrono::steady_clock::now();
                 if (rank.rank == 1) {
                   EXPECT_THAT(error_of_init(20), AllOf(HasSubstr("rank 1: GLOO_SOCKET_IFNAME is \""),
