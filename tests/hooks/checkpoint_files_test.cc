@@ -163,21 +163,18 @@ TEST_F(Checkpoint, WhenOneRankCanNotSaveTheOneBeforeStaysAndTrainingGoesOn) {
 }
 
 TEST_F(Checkpoint, AJobThatIsKilledWhileItSavesLeavesAWholeOne) {
-  const char* wanted = std::getenv("CHECKPOINT_TEST_PHASE");
-  if (wanted == nullptr || std::string(wanted) == "killed") {
-    const auto ends = start_ranks(2,
-                                  [&](const Rank& rank) {
-                                    Training job(rank, make_group(5), quiet({.timeout = 5}));
-                                    for (int step = 0; step < 100'000; ++step) {
-                                      job.step();
-                                      job.session().save_checkpoint(path("x"));
-                                      if (step == 3) std::puts("saved some"), std::fflush(stdout);
-                                    }
-                                  },
-                                  {.environment = {{"CHECKPOINT_TEST_PHASE", "killed"}},
-                                   .kill_rank = 1,
-                                   .kill_after_s = 0.25,
-                                   .kill_after_line = "saved some"});
+  if (!is_of_another_phase("killed")) {
+    const auto ends =
+        start_ranks(2,
+                    [&](const Rank& rank) {
+                      Training job(rank, make_group(5), quiet({.timeout = 5}));
+                      for (int step = 0; step < 100'000; ++step) {
+                        job.step();
+                        job.session().save_checkpoint(path("x"));
+                        if (step == 3) std::puts("saved some"), std::fflush(stdout);
+                      }
+                    },
+                    {.phase = "killed", .kill_rank = 1, .kill_after_s = 0.25, .kill_after_line = "saved some"});
     EXPECT_EQ(ends[1].exit_code, 128 + SIGKILL) << ends[1].output;
   }
   run_phase("after", 2, [&](const Rank& rank) {

@@ -37,10 +37,9 @@ namespace gradtune::test {
 
 namespace fs = std::filesystem;
 
-// A phase of a test, in its own processes. Copies run only the phase that they were started for.
+// A phase of a test, in its own processes.
 inline void run_phase(const std::string& phase, int size, const std::function<void(const Rank&)>& body) {
-  if (const char* wanted = std::getenv("CHECKPOINT_TEST_PHASE"); wanted != nullptr && wanted != phase) return;
-  run_ranks(size, body, {.time_limit_s = 280, .environment = {{"CHECKPOINT_TEST_PHASE", phase}}});
+  run_ranks(size, body, {.phase = phase, .time_limit_s = 280});
 }
 
 class Checkpoint : public testing::Test {

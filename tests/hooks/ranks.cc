@@ -96,7 +96,7 @@ Child spawn(int rank, int size, int port, const RankOptions& options) {
   variables["OMP_NUM_THREADS"] = "1";
   // c10d looks up the name of each address that it connects to, and a silent name server costs 10 s each time.
   variables["RES_OPTIONS"] = "timeout:1 attempts:1";
-  variables["RANKS_TEST_COPY"] = "1";
+  variables["RANKS_TEST_COPY"] = options.phase;
   for (const auto& [name, value] : options.environment) variables[name] = value;
   std::vector<std::string> lines;
   for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
@@ -131,33 +131,34 @@ void read_output(Child& child) {
   }
 }
 
-// Copies run the first body of their test, so a later call with another one would run nothing of it. A plain function
+// A copy runs the first body of its phase, so a later call with another one would run nothing of it. A plain function
 // that is the same in all calls is safe.
-void check_is_first(const std::function<void(const Rank&)>& body) {
+void check_is_only_body(const std::string& phase, const std::function<void(const Rank&)>& body) {
   static const testing::TestInfo* test = nullptr;
-  static std::function<void(const Rank&)> first;
+  static std::map<std::string, std::function<void(const Rank&)>> bodies;
   const testing::TestInfo* now = testing::UnitTest::GetInstance()->current_test_info();
-  if (std::exchange(test, now) != now) {
-    first = body;
-    return;
-  }
+  if (std::exchange(test, now) != now) bodies.clear();
+  const auto [first, is_new] = bodies.try_emplace(phase, body);
+  if (is_new) return;
   using Function = void (*)(const Rank&);
-  const Function* const before = first.target<Function>();
+  const Function* const before = first->second.target<Function>();
   const Function* const again = body.target<Function>();
   EXPECT_TRUE(before != nullptr && again != nullptr && *before == *again)
-      << "a test starts ranks with one body; split it into tests, or pass a plain function";
+      << "ranks are started again with a body that no copy would run; name a phase, or pass a plain function";
 }
 
 }  // namespace
 
 bool is_rank() { return std::getenv("RANKS_TEST_COPY") != nullptr; }
 
+bool is_of_another_phase(const std::string& phase) { return is_rank() && phase != std::getenv("RANKS_TEST_COPY"); }
+
 std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options) {
   if (is_rank()) {
     body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
     std::exit(testing::Test::HasFailure() ? 1 : 0);
   }
-  check_is_first(body);
+  check_is_only_body(options.phase, body);
   const TempFolder folder;
   const StorePort port;
   const auto start = Clock::now();
@@ -209,6 +210,7 @@ std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)
 }
 
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options) {
+  if (is_of_another_phase(options.phase)) return;
   const auto ends = start_ranks(size, body, options);
   for (int rank = 0; rank < size; ++rank) {
     const RankEnd& end = ends[static_cast<size_t>(rank)];

@@ -11,8 +11,8 @@
 // waits for them. A copy runs the body and exits, with 1 if expectations failed; then its output becomes part of the
 // message. Copies share a TempFolder: that of the test, or else one that run_ranks makes.
 //
-// A test starts ranks with one body, since a copy runs the first one. A call in a loop passes a plain function, as in
-// run_ranks(size, +[](const Rank& rank) { ... }).
+// A test that starts ranks with several bodies names a phase for each, since a copy runs the first one of its phase. A
+// call in a loop may pass a plain function instead, as in run_ranks(size, +[](const Rank& rank) { ... }).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,6 +51,7 @@ struct RankEnd {
 };
 
 struct RankOptions {
+  std::string phase = {};     // of the test, where it starts ranks with several bodies
   double time_limit_s = 100;  // multiplied by kSlowness
   std::map<std::string, std::string> environment = {};
   // Kills this rank this long after any rank printed `kill_after_line` (or after the start): SIGKILL ends it, SIGSTOP
@@ -64,7 +65,10 @@ struct RankOptions {
 // Tells if this process is such a copy.
 bool is_rank();
 
-// Every copy must succeed.
+// Tells if this process is a copy that was started for another phase, and should start no ranks for this one.
+bool is_of_another_phase(const std::string& phase);
+
+// Every copy must succeed. Does nothing in a copy of another phase.
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
 
 // For tests of failures: returns the end of each copy, for the parent to judge.
