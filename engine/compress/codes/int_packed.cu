@@ -4,8 +4,8 @@
 // `int4packed` and `int3packed` on a device. A block of threads has a run of at most 8192 elements: 32 to a thread,
 // which are read once, and then a group of 64, as words (rice.cuh), to each of half of the threads. The place of a
 // run's stream is known when all earlier runs have theirs, so streams are made in scratch, and copied. A decoder must
-// read the groups of a run one after the other to find their begins; one thread for each payload does that. Then all
-// threads read groups, and add up.
+// read the groups of a part one after the other to find their begins; a lane of a warp for each part does that. Then
+// all threads read groups, and add up.
 #include "engine/compress/codes/int_packed_layout.h"
 
 #include "engine/compress/codes/codes.cuh"
@@ -16,6 +16,7 @@
 namespace gradtune::compress::cuda {
 namespace {
 
+static_assert(rice_parts(kIntPackedRun) <= 32, "a warp has a lane for each part");
 constexpr int kRun = kIntPackedRun, kGroups = kRun / kRiceGroup;
 constexpr int kEights = kRun / (kThreads * 8);  // of a thread: so many elements that are neighbours
 constexpr int kApart = kThreads * 8;
@@ -187,11 +188,18 @@ struct WriteStreams {
     const uint32_t begin = threadIdx.x * kRiceGroup;
     const uint32_t elements = begin >= n ? 0 : n - begin < kRiceGroup ? n - begin : kRiceGroup;
     RiceGroup<kBits> group(shared.planes, threadIdx.x % kGroups, elements);
+    const auto table = static_cast<uint32_t>(rice_table_bits(n));
     uint32_t total;
     const uint32_t at = exclusive_sum_of_block(elements > 0 ? group.bits() : 0, shared.sums, total);
-    if (elements > 0) group.write(shared.stream, at);
+    if (elements > 0) {
+      const uint32_t part = begin / kRicePart;
+      if (part > 0 && begin % kRicePart == 0) {
+        put_bits(shared.stream, (part - 1) * kRiceBeginBits, at, kRiceBeginBits);
+      }
+      group.write(shared.stream, table + at);
+    }
     __syncthreads();
-    return (total + kUnitBits - 1) / kUnitBits;
+    return (table + total + kUnitBits - 1) / kUnitBits;
   }
 };
 
@@ -317,9 +325,9 @@ struct AddStreams {
                  [&](uint32_t i, const uint2& unit) { to[i] = unit; });
     }
     __syncwarp();
-    if (lane_of_warp() != 0) return;
     const BitReader in{shared.streams[at], static_cast<uint32_t>(end - begin) * 8};
     is_good = is_good && RiceGroup<kBits>::find(in, n, shared.begins[at]);
+    if (lane_of_warp() != 0) return;
     shared.bits[at] = is_good ? in.end : kBad;
     if (!is_good) tell_rejected(job.sums.verdict, job.sums.first + p);
   }

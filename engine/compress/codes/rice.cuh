@@ -165,10 +165,27 @@ class RiceGroup {
     planes[kBits - 1][group] = positive;
   }
 
-  // Finds the begins of the groups of n elements. Returns true if the stream has n elements and ends with them.
+  // Finds the begins of the groups of n > 0 elements: a lane for each part, and all lanes of a warp call it. Returns
+  // true if the stream has n elements and ends with them.
   static __device__ __forceinline__ bool find(const BitReader& in, uint32_t n, uint32_t* begins) {
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < n && at <= in.end; i += kRiceGroup) {
+    return __any_sync(kAllLanes, find_part(in, n, lane_of_warp(), begins) ? 0 : 1) == 0;
+  }
+
+ private:
+  static constexpr int kPlanes = kBits - 1;
+  static constexpr uint32_t kLargest = (1 << kPlanes) - 1, kHeaderBits = 3;
+
+  // Returns true if the part has its elements and ends with them, or if there is none.
+  static __device__ __forceinline__ bool find_part(const BitReader& in, uint32_t n, uint32_t part, uint32_t* begins) {
+    const auto table = static_cast<uint32_t>(rice_table_bits(n));
+    if (part * kRicePart >= n) return true;
+    const auto begin_of = [&](uint32_t of) {
+      const uint64_t bits = of == 0 ? 0 : in.get((of - 1) * kRiceBeginBits) & ((1 << kRiceBeginBits) - 1);
+      return table + static_cast<uint32_t>(bits);
+    };
+    const auto next = static_cast<uint32_t>((part + 1) * kRicePart), last = n < next ? n : next;
+    uint32_t at = begin_of(part);
+    for (uint32_t i = next - kRicePart; i < last && at <= in.end; i += kRiceGroup) {
       begins[i / kRiceGroup] = at;
       const uint32_t elements = n - i < kRiceGroup ? n - i : kRiceGroup;
       const uint32_t k = in.get(at) & kNoDigits;
@@ -186,12 +203,8 @@ class RiceGroup {
       }
       at += count_bits(some & first_bits(elements));
     }
-    return (at + 63) / 64 * 64 == in.end;
+    return last == n ? (at + 63) / 64 * 64 == in.end : at == begin_of(part + 1);
   }
-
- private:
-  static constexpr int kPlanes = kBits - 1;
-  static constexpr uint32_t kLargest = (1 << kPlanes) - 1, kHeaderBits = 3;
 
   uint64_t magnitudes_[kPlanes], some_ = 0, negative_ = 0;
   uint32_t n_, k_ = kNoDigits, bits_ = kHeaderBits;

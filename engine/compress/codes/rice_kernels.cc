@@ -3,6 +3,7 @@
 #include "engine/compress/codes/rice_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -59,6 +60,8 @@ class BitWriter {
     filled_ = filled & 63;
   }
 
+  size_t bits() const { return static_cast<size_t>(to_ - begin_) * 8 + filled_; }
+
   size_t finish() {
     std::memcpy(to_, &word_, sizeof word_);
     return static_cast<size_t>(to_ - begin_) + (filled_ > 0 ? sizeof word_ : 0);
@@ -86,6 +89,7 @@ class BitReader {
     return (low >> skipped | high << 1 << (63 - skipped)) & first_bits(n);
   }
 
+  size_t bits() const { return position_; }
   bool is_at_end() const { return (position_ + 63) / 64 * 64 == end_; }
 
  private:
@@ -196,20 +200,35 @@ HWY_INLINE bool get_group(BitReader& in, size_t n, uint8_t* codes) {
   return said == kNothing || said <= kBits - 2;
 }
 
+// The begins of parts, in bits behind the table.
+using Begins = std::array<uint16_t, kMostRiceElements / kRicePart>;
+
 template <int kBits>
 size_t pack(uint8_t* codes, size_t n, std::byte* to) {
   std::fill(codes + n, codes + core::round_up(static_cast<int64_t>(n), kRiceGroup),
             static_cast<uint8_t>((1 << (kBits - 1)) - 1));
+  const auto table = static_cast<size_t>(rice_table_bits(static_cast<int64_t>(n)));
+  Begins begins;
   BitWriter out(to);
-  for (size_t i = 0; i < n; i += kRiceGroup) put_group<kBits>(codes + i, std::min<size_t>(kRiceGroup, n - i), out);
-  return out.finish();
+  for (size_t bit = 0; bit < table; bit += kRiceBeginBits) out.put(0, kRiceBeginBits);
+  for (size_t i = 0; i < n; i += kRiceGroup) {
+    if (i % kRicePart == 0) begins[i / kRicePart] = static_cast<uint16_t>(out.bits() - table);
+    put_group<kBits>(codes + i, std::min<size_t>(kRiceGroup, n - i), out);
+  }
+  const size_t bytes = out.finish();
+  std::memcpy(to, begins.data() + 1, table / 8);
+  return bytes;
 }
 
 template <int kBits>
 bool unpack(std::span<const std::byte> from, size_t n, uint8_t* codes) {
+  const auto table = static_cast<size_t>(rice_table_bits(static_cast<int64_t>(n)));
+  Begins begins = {};
   BitReader in(from);
+  for (size_t part = 1; in.bits() < table; ++part) begins[part] = static_cast<uint16_t>(in.get(kRiceBeginBits));
   bool is_good = true;
   for (size_t i = 0; i < n; i += kRiceGroup) {
+    if (i % kRicePart == 0) is_good &= in.bits() == table + begins[i / kRicePart];
     is_good &= get_group<kBits>(in, std::min<size_t>(kRiceGroup, n - i), codes + i);
   }
   return is_good && in.is_at_end();

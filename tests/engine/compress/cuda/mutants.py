@@ -103,6 +103,9 @@ MUTANTS = [
     statement("rice.cuh", "if (j == 0) some |= word;", "int3packed_256", "some |= word;"),
     expression("rice.cuh", "some & first_bits(elements)", "some", "int4packed_64"),
     expression("rice.cuh", "(at + 63) / 64 * 64 == in.end", "at <= in.end", "DeviceIntPacked.AcceptsTheStreamsThatTheHostAccepts"),
+    expression("rice.cuh", "at == begin_of(part + 1)", "true", "DeviceIntPacked.AcceptsTheStreamsThatTheHostAccepts"),
+    expression("rice.cuh", "n < next ? n : next", "next", "int4packed_256"),
+    expression("rice.cuh", "(of - 1) * kRiceBeginBits", "of * kRiceBeginBits", "int3packed_256"),
     expression("rice.cuh", "k > kPlanes - 1", "k > kPlanes", "DeviceIntPacked.AcceptsTheStreamsThatTheHostAccepts"),
     expression("rice.cuh", "magnitudes[bit] ^ (borrow | ~positive)", "magnitudes[bit] ^ ~positive", "int3packed_256"),
     # int_packed.cu
