@@ -295,37 +295,94 @@ void outer_rows(const OuterProduct& job) {
   if (job.stream) hwy::FlushStream();
 }
 
-double pass_column(const ColumnPass& job) {
-  const ColumnPass of = job;  // a copy, which the compiler may keep in registers across stores
-  const bool changes = of.from != nullptr || of.factor != 1;
+// --- Products of pairs of columns, and columns R^-1.
+
+// The products of a column with kCount others, which lie one behind the other as the products do.
+template <size_t kCount>
+HWY_INLINE void multiply_few(const Columns& of, size_t first, size_t column, double* products) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
-  HWY_ALIGN double sums[8];
-  const size_t whole = of.n / 8 * 8;
+  HWY_ALIGN double sums[kCount][8];
+  const float* const one = of.at + column * of.stride;
+  const float* const others = of.at + first * of.stride;
+  const size_t whole = of.rows / 8 * 8;
   for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
-    auto sum = hn::Zero(d);
+    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
     for (size_t i = lane; i < whole; i += 8) {
-      auto value = hn::LoadU(df, of.column + i);
-      if (changes) {
-        auto exact = hn::Mul(hn::PromoteTo(d, value), hn::Set(d, of.factor));
-        if (of.from != nullptr) {
-          exact = hn::Sub(exact, hn::Mul(hn::PromoteTo(d, hn::LoadU(df, of.from + i)), hn::Set(d, of.taken)));
-        }
-        value = hn::DemoteTo(df, exact);
-        hn::StoreU(value, df, of.column + i);
-      }
-      const auto next = hn::LoadU(df, of.next + i);  // loaded after the store, since it may be the column
-      sum = hn::Add(sum, hn::Mul(hn::PromoteTo(d, value), hn::PromoteTo(d, next)));
+      const auto value = hn::PromoteTo(d, hn::LoadU(df, one + i));
+      const auto product = [&](size_t k) HWY_ATTR {
+        return hn::Mul(value, hn::PromoteTo(d, hn::LoadU(df, others + k * of.stride + i)));
+      };
+      s0 = hn::Add(s0, product(0));
+      if constexpr (kCount > 1) s1 = hn::Add(s1, product(1));
+      if constexpr (kCount > 2) s2 = hn::Add(s2, product(2));
+      if constexpr (kCount > 3) s3 = hn::Add(s3, product(3));
     }
-    hn::StoreU(sum, d, sums + lane);
+    hn::StoreU(s0, d, sums[0] + lane);
+    if constexpr (kCount > 1) hn::StoreU(s1, d, sums[1] + lane);
+    if constexpr (kCount > 2) hn::StoreU(s2, d, sums[2] + lane);
+    if constexpr (kCount > 3) hn::StoreU(s3, d, sums[3] + lane);
   }
-  for (size_t i = whole; i < of.n; ++i) {
-    double exact = double{of.column[i]} * of.factor;
-    if (of.from != nullptr) exact -= double{of.from[i]} * of.taken;
-    of.column[i] = static_cast<float>(exact);
-    sums[i % 8] += double{of.column[i]} * double{of.next[i]};
+  for (size_t k = 0; k < kCount; ++k) {
+    for (size_t i = whole; i < of.rows; ++i) {
+      sums[k][i % 8] += double{one[i]} * double{others[k * of.stride + i]};
+    }
+    products[k] = sum_of_eight(sums[k]);
   }
-  return sum_of_eight(sums);
+}
+
+void multiply_all_pairs(const Columns& of, double* products) {
+  for (size_t column = 0; column < of.count; ++column) {
+    for (size_t first = 0; first <= column; first += kFew) {
+      double* const to = products + pair_at(static_cast<int64_t>(first), static_cast<int64_t>(column));
+      with_count(std::min(kFew, column + 1 - first),
+                 [&](auto count) HWY_ATTR { multiply_few<count()>(of, first, column, to); });
+    }
+  }
+}
+
+// Of kVectors vectors of rows. `kept` has room for the rows of all columns before they are rounded.
+template <size_t kVectors, class D>
+HWY_INLINE void divide_rows(D d, const Columns& of, const Triangle& r, size_t row, double* kept) {
+  const hn::Rebind<float, D> df;
+  const size_t n = hn::Lanes(d);
+  const double* numbers = r.numbers;
+  for (size_t j = 0; j < of.count; numbers += ++j) {
+    float* const column = of.at + j * of.stride + row;
+    double* const to = kept + j * kVectors * n;
+    const auto finish = [&](size_t v, auto value) HWY_ATTR {
+      hn::StoreU(value, d, to + v * n);
+      hn::StoreU(hn::DemoteTo(df, value), df, column + v * n);
+    };
+    auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
+    if (r.inverses[j] != 0) {
+      const auto load = [&](size_t v) HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(df, column + v * n)); };
+      v0 = load(0);
+      if constexpr (kVectors > 1) v1 = load(1), v2 = load(2), v3 = load(3);
+      for (size_t i = 0; i < j; ++i) {
+        const auto factor = hn::Set(d, numbers[i]);
+        const auto taken = [&](size_t v)
+                               HWY_ATTR { return hn::Mul(hn::LoadU(d, kept + (i * kVectors + v) * n), factor); };
+        v0 = hn::Sub(v0, taken(0));
+        if constexpr (kVectors > 1) v1 = hn::Sub(v1, taken(1)), v2 = hn::Sub(v2, taken(2)), v3 = hn::Sub(v3, taken(3));
+      }
+      const auto inverse = hn::Set(d, r.inverses[j]);
+      v0 = hn::Mul(v0, inverse);
+      if constexpr (kVectors > 1) v1 = hn::Mul(v1, inverse), v2 = hn::Mul(v2, inverse), v3 = hn::Mul(v3, inverse);
+    }
+    finish(0, v0);
+    if constexpr (kVectors > 1) finish(1, v1), finish(2, v2), finish(3, v3);
+  }
+}
+
+void divide_columns(const Columns& of, const Triangle& r) {
+  constexpr size_t kVectors = 4;
+  const hn::CappedTag<double, 8> d;
+  const size_t n = hn::Lanes(d);
+  HWY_ALIGN double kept[kMaxRank * kVectors * 8];
+  size_t row = 0;
+  for (; row + kVectors * n <= of.rows; row += kVectors * n) divide_rows<kVectors>(d, of, r, row, kept);
+  for (; row < of.rows; ++row) divide_rows<1>(hn::CappedTag<double, 1>(), of, r, row, kept);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -338,13 +395,16 @@ namespace gradtune::compress {
 HWY_EXPORT(multiply_rows);
 HWY_EXPORT(multiply_columns);
 HWY_EXPORT(outer_rows);
-HWY_EXPORT(pass_column);
+HWY_EXPORT(multiply_all_pairs);
+HWY_EXPORT(divide_columns);
 
 void multiply(const MatrixProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_rows)(job); }
 
 void multiply_transposed(const TransposedProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_columns)(job); }
 
-double take_and_multiply(const ColumnPass& job) { return HWY_DYNAMIC_DISPATCH(pass_column)(job); }
+void multiply_pairs(const Columns& of, double* products) { HWY_DYNAMIC_DISPATCH(multiply_all_pairs)(of, products); }
+
+void divide(const Columns& of, const Triangle& r) { HWY_DYNAMIC_DISPATCH(divide_columns)(of, r); }
 
 void multiply_outer(const OuterProduct& job) { HWY_DYNAMIC_DISPATCH(outer_rows)(job); }
 

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/compress/powersgd/orthonormal.h"
+
 namespace gradtune::compress {
 
 inline constexpr size_t kMaxRank = 64;
@@ -61,16 +63,24 @@ struct OuterProduct {
 };
 void multiply_outer(const OuterProduct& job);
 
-// column = factor * column - taken * from, in double precision and then rounded. If `from` is null, the second term
-// is left out. Returns the product of the new column with `next`, which may be the column itself. Element i goes to
-// partial sum i % 8.
-struct ColumnPass {
-  float* column;
-  double factor, taken;
-  const float* from;
-  const float* next;
-  size_t n;
+// Rows of some columns.
+struct Columns {
+  float* at;
+  size_t stride;
+  size_t rows, count;
 };
-double take_and_multiply(const ColumnPass& job);
+
+// The products of all pairs of columns, in double precision. Element i goes to partial sum i % 8.
+void multiply_pairs(const Columns& of, double* products);
+
+// An upper triangle R, column by column (pair_at), with the inverses of its diagonal in place of that. An inverse is 0
+// where a column has to become zero.
+struct Triangle {
+  double numbers[column_pairs(kMaxRank)];
+  double inverses[kMaxRank];
+};
+
+// columns = columns R^-1, in double precision and then rounded.
+void divide(const Columns& of, const Triangle& r);
 
 }  // namespace gradtune::compress

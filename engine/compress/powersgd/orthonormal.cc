@@ -11,48 +11,51 @@
 namespace gradtune::compress {
 namespace {
 
-constexpr double kLeast = kLeastLeft;
-constexpr int64_t kMostPieces = kMostColumnPieces;
+// R of the products of all pieces. A device has the same order of additions (powersgd.cu).
+void factorise(const double* products, int64_t pieces, int64_t count, Triangle& r) {
+  const int64_t pairs = column_pairs(count);
+  std::copy_n(products, pairs, r.numbers);
+  for (int64_t piece = 1; piece < pieces; ++piece) {
+    for (int64_t pair = 0; pair < pairs; ++pair) r.numbers[pair] += products[piece * pairs + pair];
+  }
+  double least[kMaxRank];
+  for (int64_t j = 0; j < count; ++j) least[j] = kLeastLeft * kLeastLeft * r.numbers[pair_at(j, j)];
+  for (int64_t k = 0; k < count; ++k) {
+    const double left = r.numbers[pair_at(k, k)];
+    const bool is_good = left > least[k] && std::isfinite(left);
+    r.inverses[k] = is_good ? 1 / std::sqrt(left) : 0;
+    for (int64_t j = k + 1; j < count; ++j) {
+      double& of_row = r.numbers[pair_at(k, j)];
+      of_row = is_good ? of_row * r.inverses[k] : 0;
+      for (int64_t i = k + 1; i <= j; ++i) r.numbers[pair_at(i, j)] -= r.numbers[pair_at(k, i)] * of_row;
+    }
+  }
+}
 
 }  // namespace
 
-void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue) {
-  const auto n = static_cast<int64_t>(rows);
-  const int64_t step = column_piece(n);
-  const int64_t pieces = (n + step - 1) / step;
-  const int64_t task = round_up(kBlockElements, step);
-  // column = factor * column - taken * from; returns the product of the new column with `next`.
-  const auto pass = [&](float* column, double factor, double taken, const float* from, const float* next) {
-    double sums[kMostPieces] = {};
-    for_ranges(queue, n, task, [&](int64_t begin, int64_t end) {
+void orthonormalise(float* columns, size_t rows, size_t count, double* products, HostQueue& queue) {
+  const auto n = static_cast<int64_t>(rows), numbers = column_pairs(static_cast<int64_t>(count));
+  const int64_t step = column_piece(n), pieces = column_pieces(n);
+  // Calls body(the columns of a piece, their products).
+  const auto for_pieces = [&](const auto& body) {
+    for_ranges(queue, n, round_up(kBlockElements, step), [&](int64_t begin, int64_t end) {
       for (; begin < end; begin += step) {
-        sums[begin / step] = take_and_multiply({.column = column + begin,
-                                                .factor = factor,
-                                                .taken = taken,
-                                                .from = offset(from, begin),
-                                                .next = next + begin,
-                                                .n = static_cast<size_t>(std::min(step, end - begin))});
+        const auto some = static_cast<size_t>(std::min(step, end - begin));
+        body(Columns{.at = columns + begin, .stride = rows, .rows = some, .count = count},
+             products + begin / step * numbers);
       }
     });
-    double sum = 0;
-    for (int64_t i = 0; i < pieces; ++i) sum += sums[i];
-    return sum;
   };
-  for (size_t j = 0; j < count; ++j) {
-    float* const column = columns + j * rows;
-    const double before = std::sqrt(pass(column, 1, 0, nullptr, column));
-    double product = j == 0 ? before * before : pass(column, 1, 0, nullptr, columns);
-    for (size_t i = 0; i < 2 * j; ++i) {  // all columns before it, twice
-      const size_t next = i + 1 < 2 * j ? (i + 1) % j : j;
-      product = pass(column, 1, product, columns + i % j * rows, columns + next * rows);
-    }
-    const double left = std::sqrt(product);
-    if (left > kLeast * before && std::isfinite(left)) {
-      (void)pass(column, 1 / left, 0, nullptr, column);
-    } else {
-      std::fill_n(column, rows, 0.0F);
-    }
-  }
+  Triangle r;
+  for_pieces([](const Columns& of, double* to) { multiply_pairs(of, to); });
+  factorise(products, pieces, static_cast<int64_t>(count), r);
+  for_pieces([&](const Columns& of, double* to) {
+    divide(of, r);
+    multiply_pairs(of, to);
+  });
+  factorise(products, pieces, static_cast<int64_t>(count), r);
+  for_pieces([&](const Columns& of, double*) { divide(of, r); });
 }
 
 }  // namespace gradtune::compress

@@ -52,10 +52,7 @@ class PowerSgd final : public HostCompressor {
   PowerSgd(core::CompressorSpec spec, const core::CompressorTraits& traits) : HostCompressor(std::move(spec), traits) {}
 
   int64_t scratch_bytes(const core::Extent& extent) const override { return Layout(spec(), extent).scratch_bytes(); }
-  int64_t round_bytes(const core::Extent& extent) const override {
-    const Layout layout(spec(), extent);
-    return 4 * (layout.p_numbers() + layout.q_numbers());
-  }
+  int64_t round_bytes(const core::Extent& extent) const override { return Layout(spec(), extent).round_bytes(); }
   int64_t state_bytes(const core::Extent& extent) const override { return 4 * Layout(spec(), extent).q_numbers(); }
 
   bool encode_on_host(const Encode& job, HostQueue& queue) const override {
@@ -75,7 +72,7 @@ class PowerSgd final : public HostCompressor {
   }
 
  private:
-  // The memory that one round leaves to the next: P, orthonormal, and the sum of Q.
+  // In the memory that one round leaves to the next: P, orthonormal, and the sum of Q.
   static float* p_of(const Work& work) { return reinterpret_cast<float*>(work.round_memory); }
   static float* q_of(const Work& work, const Layout& layout) { return p_of(work) + layout.p_numbers(); }
 
@@ -126,9 +123,11 @@ class PowerSgd final : public HostCompressor {
 
   static void decode_p(const Decode& job, const Layout& layout, HostQueue& queue) {
     float* const p = p_of(job.work);
+    auto* const products = reinterpret_cast<double*>(job.work.round_memory + layout.products_begin());
     add_up(job.payloads, p, layout.p_numbers(), queue);
     layout.for_matrices([&](const Factors& of) {
-      orthonormalise(p + of.p_at, static_cast<size_t>(of.matrix.rows), static_cast<size_t>(layout.rank()), queue);
+      orthonormalise(p + of.p_at, static_cast<size_t>(of.matrix.rows), static_cast<size_t>(layout.rank()),
+                     products + of.products_at, queue);
     });
   }
 

@@ -3,8 +3,7 @@
 //
 // `powersgd` on a device. Every compressed matrix is a job, so that all matrices of a bucket share a launch. P = M Q:
 // half a warp processes a row, and each lane adds up every sixteenth product. Q = M^T P: a thread processes a column
-// of a run of rows. One block of threads for each matrix makes the columns of P orthonormal, with the host's order of
-// sums. This step is bound by latency: column j takes 2 j + 3 passes, one after the other.
+// of a run of rows. Three launches make the columns of P orthonormal, with the host's order of sums.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/cuda/random.cuh"
@@ -117,86 +116,109 @@ struct AddUp {
   }
 };
 
-// --- Orthonormal columns (orthonormal.h).
-struct Orthonormalise {
+// --- Orthonormal columns (orthonormal.h), by three passes over pieces: products of the columns; columns R^-1, and
+// their products; columns R^-1. A block of threads has a piece, and computes R by itself.
+template <bool kDivides, bool kMultiplies>
+struct PassOverColumns {
   struct Job {
     float* columns;
+    const double* before;  // products of all pieces, which have R
+    double* products;      // of the columns that this pass leaves
     int64_t rows;
-    int64_t count;
+    int count, pieces;
   };
   struct Shared {
-    double sums[kMostColumnPieces];
+    double r[column_pairs(kMaxRank)];
+    double least[kMaxRank], inverses[kMaxRank];
   };
 
-  // column = factor * column - taken * from. Returns the product of the new column with `next`. Eight threads share a
-  // piece of the column, always the same one.
-  static __device__ __forceinline__ double pass(const Job& job, float* column, double factor, double taken,
-                                                const float* from, const float* next, Shared& shared) {
-    const int64_t step = column_piece(job.rows), pieces = (job.rows + step - 1) / step;
-    const bool changes = from != nullptr || factor != 1;
+  static __device__ void run(const Job& job, uint32_t piece) {
+    const int64_t begin = piece * column_piece(job.rows), end = begin + column_piece(job.rows);
+    const int64_t last = end < job.rows ? end : job.rows;
+    if constexpr (kDivides) {
+      GRADTUNE_SHARED(Shared, shared);
+      factorise(job, shared);
+      for (int64_t row = begin + threadIdx.x; row < last; row += kThreads) divide(job, row, shared);
+      __syncthreads();
+    }
+    if constexpr (kMultiplies) multiply(job, begin, last, job.products + piece * column_pairs(job.count));
+  }
+
+ private:
+  static __device__ __forceinline__ void factorise(const Job& job, Shared& shared) {
+    const auto pairs = static_cast<int>(column_pairs(job.count));
+    for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += kThreads) {
+      double sum = job.before[pair];
+      for (int piece = 1; piece < job.pieces; ++piece) sum += job.before[int64_t{piece} * pairs + pair];
+      shared.r[pair] = sum;
+    }
     __syncthreads();
-    for (int64_t first = 0; first < pieces; first += kThreads / 8) {
-      const int64_t piece = first + threadIdx.x / 8, begin = piece * step;
-      const int64_t end = begin + step < job.rows ? begin + step : job.rows;
+    for (int j = static_cast<int>(threadIdx.x); j < job.count; j += kThreads) {
+      shared.least[j] = kLeastLeft * kLeastLeft * shared.r[pair_at(j, j)];
+    }
+    __syncthreads();
+    for (int k = 0; k < job.count; ++k) {
+      const double left = shared.r[pair_at(k, k)];
+      const bool is_good = left > shared.least[k] && is_finite(left);
+      const double inverse = is_good ? 1 / sqrt(left) : 0;
+      if (threadIdx.x == 0) shared.inverses[k] = inverse;
+      for (int j = k + 1 + static_cast<int>(threadIdx.x); j < job.count; j += kThreads) {
+        double& of_row = shared.r[pair_at(k, j)];
+        of_row = is_good ? of_row * inverse : 0;
+      }
+      __syncthreads();
+      static_assert(kMaxRank <= 64, "64 threads have the elements of a column");
+      const int i = k + 1 + static_cast<int>(threadIdx.x % 64);
+      for (int j = k + 1 + static_cast<int>(threadIdx.x / 64); j < job.count; j += kThreads / 64) {
+        if (i <= j) shared.r[pair_at(i, j)] -= shared.r[pair_at(k, i)] * shared.r[pair_at(k, j)];
+      }
+      __syncthreads();
+    }
+  }
+
+  static __device__ __forceinline__ void divide(const Job& job, int64_t row, const Shared& shared) {
+    double kept[kMaxRank];  // the row, before it is rounded
+    const double* r = shared.r;
+    for (int j = 0; j < job.count; r += ++j) {
+      float* const place = job.columns + j * job.rows + row;
+      double value = 0;
+      if (shared.inverses[j] != 0) {
+        value = *place;
+        for (int i = 0; i < j; ++i) value -= kept[i] * r[i];
+        value *= shared.inverses[j];
+      }
+      kept[j] = value;
+      *place = static_cast<float>(value);
+    }
+  }
+
+  // Eight threads have a pair of columns, and each of them every eighth element.
+  static __device__ __forceinline__ void multiply(const Job& job, int64_t begin, int64_t end, double* products) {
+    const auto pairs = static_cast<int>(column_pairs(job.count));
+    int i = static_cast<int>(threadIdx.x / 8), j = 0;  // the pair, where i <= j; no pair if j == count
+    for (int first = 0; first < pairs; first += kThreads / 8) {
+      while (i > j) i -= ++j;
+      const bool exists = j < job.count;
+      const float* const one = job.columns + (exists ? i * job.rows : 0);
+      const float* const other = job.columns + (exists ? j * job.rows : 0);
       double sum = 0;
-      for (int64_t i = begin + threadIdx.x % 8; i < end; i += 8 * kAtOnce) {
-        float values[kAtOnce], taken_of[kAtOnce], others[kAtOnce];  // all are loaded before one is used
+      for (int64_t at = begin + threadIdx.x % 8; at < end; at += 8 * kAtOnce) {
+        float a[kAtOnce], b[kAtOnce];  // all are loaded before one is used
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) {
-          const int64_t at = i + 8 * k;
-          values[k] = at < end ? column[at] : 0.0F;
-          taken_of[k] = from != nullptr && at < end ? from[at] : 0.0F;
-          others[k] = next != column && at < end ? next[at] : 0.0F;
+          a[k] = at + 8 * k < end ? one[at + 8 * k] : 0.0F;
+          b[k] = at + 8 * k < end ? other[at + 8 * k] : 0.0F;
         }
 #pragma unroll
         for (int k = 0; k < kAtOnce; ++k) {
-          if (i + 8 * k >= end) continue;
-          if (changes) {
-            double exact = double{values[k]} * factor;
-            if (from != nullptr) exact -= double{taken_of[k]} * taken;
-            values[k] = static_cast<float>(exact);
-            column[i + 8 * k] = values[k];
-          }
-          sum += double{values[k]} * double{next == column ? values[k] : others[k]};
+          if (at + 8 * k < end) sum += double{a[k]} * double{b[k]};
         }
       }
       sum += __shfl_down_sync(kAllLanes, sum, 4, 8);
       sum += __shfl_down_sync(kAllLanes, sum, 2, 8);
       sum += __shfl_down_sync(kAllLanes, sum, 1, 8);
-      if (piece < pieces && threadIdx.x % 8 == 0) shared.sums[piece] = sum;
-    }
-    __syncthreads();
-    double sum = 0;
-    for (int64_t piece = 0; piece < pieces; ++piece) sum += shared.sums[piece];
-    return sum;
-  }
-
-  static __device__ void run(const Job& job, uint32_t /*block*/) {
-    GRADTUNE_SHARED(Shared, shared);
-    for (int64_t j = 0; j < job.count; ++j) {
-      float* const column = job.columns + j * job.rows;
-      const double before = sqrt(pass(job, column, 1, 0, nullptr, column, shared));
-      double product = j == 0 ? before * before : pass(job, column, 1, 0, nullptr, job.columns, shared);
-      for (int64_t i = 0; i < 2 * j; ++i) {  // all columns before it, twice
-        const int64_t next = i + 1 < 2 * j ? (i + 1) % j : j;
-        product = pass(job, column, 1, product, job.columns + i % j * job.rows, job.columns + next * job.rows, shared);
-      }
-      const double left = sqrt(product);
-      if (left > kLeastLeft * before && is_finite(left)) {
-        (void)pass(job, column, 1 / left, 0, nullptr, column, shared);
-      } else {
-        clear(job, column);
-      }
-    }
-  }
-
- private:
-  // Called by the threads that have the elements.
-  static __device__ __forceinline__ void clear(const Job& job, float* column) {
-    const int64_t step = column_piece(job.rows);
-    for (int64_t begin = threadIdx.x / 8 * step; begin < job.rows; begin += kThreads / 8 * step) {
-      const int64_t end = begin + step < job.rows ? begin + step : job.rows;
-      for (int64_t i = begin + threadIdx.x % 8; i < end; i += 8) column[i] = 0;
+      if (exists && threadIdx.x % 8 == 0) products[pair_at(i, j)] = sum;
+      i += kThreads / 8;
     }
   }
 };
@@ -499,10 +521,26 @@ class PowerSgd final : public DeviceCompressor {
 
   static void decode_p(const Decode& job, const PowerSgdLayout& layout, Queue& queue) {
     float* const p = p_of(job.work);
+    auto* const products = reinterpret_cast<double*>(job.work.round_memory + layout.products_begin());
+    double* const next = products + layout.products();
     add_up(job, p, nullptr, layout.p_numbers(), queue);
-    Launches<Orthonormalise> launches(queue);
-    layout.for_matrices([&](const Factors& of) { launches.add({p + of.p_at, of.matrix.rows, layout.rank()}, 1); });
-    launches.finish();
+    const auto pass = [&]<class Kernel>(const Kernel&, const double* before, double* after) {
+      Launches<Kernel> launches(queue);
+      layout.for_matrices([&](const Factors& of) {
+        const int64_t pieces = column_pieces(of.matrix.rows);
+        launches.add({.columns = p + of.p_at,
+                      .before = offset_of(before, of.products_at),
+                      .products = offset_of(after, of.products_at),
+                      .rows = of.matrix.rows,
+                      .count = static_cast<int>(layout.rank()),
+                      .pieces = static_cast<int>(pieces)},
+                     pieces);
+      });
+      launches.finish();
+    };
+    pass(PassOverColumns<false, true>(), nullptr, products);
+    pass(PassOverColumns<true, true>(), products, next);
+    pass(PassOverColumns<true, false>(), next, nullptr);
   }
 
   static void decode_q(const Decode& job, const PowerSgdLayout& layout, Queue& queue) {

@@ -13,10 +13,10 @@ namespace gradtune::compress {
 // The layout of the elements of an extent in payloads.
 class PowerSgdLayout {
  public:
-  // A matrix, and the offsets of its narrow factors, in numbers.
+  // A matrix, and the offsets of its narrow factors and of products (orthonormal.h), in numbers.
   struct Factors {
     core::Matrix matrix;
-    int64_t p_at, q_at;
+    int64_t p_at, q_at, products_at;
   };
 
   PowerSgdLayout(const core::CompressorSpec& spec, const core::Extent& extent)
@@ -26,6 +26,7 @@ class PowerSgdLayout {
       rows_ += matrix.rows;
       columns_ += matrix.columns;
       plain_ -= matrix.rows * matrix.columns;
+      products_ += product_numbers(matrix.rows, rank_);
       most_partials_ = std::max(most_partials_, partials(matrix) * matrix.columns);
       widest_ = std::max(widest_, matrix.columns);
     }
@@ -36,17 +37,23 @@ class PowerSgdLayout {
   int64_t q_numbers() const { return rank_ * columns_; }
   int64_t plain() const { return plain_; }
   int64_t payload_bytes(int round) const { return 4 * (round == 0 ? p_numbers() : q_numbers() + plain_); }
+  // What the rounds of a step pass on: P, orthonormal, and the sum of Q. Products of columns follow in two places,
+  // because a device reads those of one pass while it writes those of the next.
+  int64_t products_begin() const { return round_up(4 * (p_numbers() + q_numbers()), 16); }
+  int64_t round_bytes() const { return products_begin() + 2 * 8 * products_; }
+  int64_t products() const { return products_; }
   int64_t scratch_bytes() const { return 4 * rank_ * std::max(padded(widest_), most_partials_); }
 
   // Calls visit(factors) for each matrix that is compressed.
   template <class Visit>
   void for_matrices(const Visit& visit) const {
-    int64_t p_at = 0, q_at = 0;
+    int64_t p_at = 0, q_at = 0, products_at = 0;
     for (const core::Matrix& matrix : extent_.matrices) {
       if (!is_compressed(matrix)) continue;
-      visit(Factors{matrix, p_at, q_at});
+      visit(Factors{matrix, p_at, q_at, products_at});
       p_at += rank_ * matrix.rows;
       q_at += rank_ * matrix.columns;
+      products_at += product_numbers(matrix.rows, rank_);
     }
   }
 
@@ -88,7 +95,7 @@ class PowerSgdLayout {
 
   int64_t rank_;
   core::Extent extent_;
-  int64_t rows_ = 0, columns_ = 0, plain_, most_partials_ = 0, widest_ = 0;
+  int64_t rows_ = 0, columns_ = 0, products_ = 0, plain_, most_partials_ = 0, widest_ = 0;
 };
 
 }  // namespace gradtune::compress

@@ -128,21 +128,49 @@ TEST(Orthonormalise, GivesAnOrthonormalBasis) {
       for (size_t i = 0; i < rows; ++i) columns[rows + i] = columns[i] + 1e-3F * columns[rows + i];
     }
     std::vector<float> same = columns;
-    compress::orthonormalise(columns.data(), rows, count, *serial);
+    std::vector<double> products(
+        static_cast<size_t>(compress::product_numbers(static_cast<int64_t>(rows), static_cast<int64_t>(count))));
+    compress::orthonormalise(columns.data(), rows, count, products.data(), *serial);
     for (size_t j = 0; j < count; ++j) {
       for (size_t k = 0; k <= j; ++k) {
         EXPECT_NEAR(dot(&columns[j * rows], &columns[k * rows], rows), j == k ? 1 : 0, 3e-7) << j << ", " << k;
       }
     }
-    compress::orthonormalise(same.data(), rows, count, *threads);
+    compress::orthonormalise(same.data(), rows, count, products.data(), *threads);
     EXPECT_TRUE(same_bytes(same, columns)) << rows;
+  }
+}
+
+// Columns of very different lengths, of which a share of 1e-5 is new; a millionth would be too little.
+TEST(Orthonormalise, KeepsWhatIsNewInColumnsThatAreNearlyAlike) {
+  constexpr size_t kRows = 5000, kCount = 16;
+  std::vector<float> columns = random_values(kCount * kRows, 3);
+  for (size_t j = 1; j < kCount; ++j) {
+    for (size_t i = 0; i < kRows; ++i) columns[j * kRows + i] = columns[i] + 1e-5F * columns[j * kRows + i];
+  }
+  for (size_t j = 0; j < kCount; ++j) {
+    const float length = std::ldexp(1.0F, static_cast<int>(j % 2 == 0 ? 4 * j : 0) - 20);
+    for (size_t i = 0; i < kRows; ++i) columns[j * kRows + i] *= length;
+  }
+  const std::vector<float> given = columns;
+  std::vector<double> products(static_cast<size_t>(compress::product_numbers(kRows, kCount)));
+  compress::orthonormalise(columns.data(), kRows, kCount, products.data(), *compress::make_serial_queue());
+  for (size_t j = 0; j < kCount; ++j) {
+    const float* const column = &given[j * kRows];
+    double spanned = 0;
+    for (size_t k = 0; k < kCount; ++k) {
+      EXPECT_NEAR(dot(&columns[j * kRows], &columns[k * kRows], kRows), j == k ? 1 : 0, 3e-7) << j << ", " << k;
+      spanned += std::pow(dot(&columns[k * kRows], column, kRows), 2);
+    }
+    EXPECT_NEAR(spanned / dot(column, column, kRows), 1, 1e-6) << j;
   }
 }
 
 TEST(Orthonormalise, WhatWasSpannedBeforeOrIsNotFiniteBecomesZero) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> columns = {3, 4, 0, 6, 8, 0, 0, 0, 0, kNan, 1, 1, 0, 0, 1e-40F};
-  compress::orthonormalise(columns.data(), 3, 5, *compress::make_serial_queue());
+  double products[compress::product_numbers(3, 5)];
+  compress::orthonormalise(columns.data(), 3, 5, products, *compress::make_serial_queue());
   EXPECT_THAT(std::span(columns).first(12),
               testing::Pointwise(testing::FloatEq(), {0.6F, 0.8F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F}));
   EXPECT_FLOAT_EQ(columns[14], 1);

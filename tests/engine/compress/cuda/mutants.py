@@ -166,8 +166,9 @@ MUTANTS = [
     expression("sparse.cu", "index[at - 1] < index[at]", "true", "coo"),
     # powersgd.cu
     expression("powersgd.cu", "before[c] != 0", "false", "powersgd_4"),
-    expression("powersgd.cu", "exact -= double{taken_of[k]} * taken", "exact -= static_cast<float>(double{taken_of[k]} * taken)", "powersgd_4"),
-    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_4"),
+    expression("powersgd.cu", "kept[i] * r[i]", "static_cast<float>(kept[i]) * r[i]", "powersgd_4"),
+    expression("powersgd.cu", "i <= j", "i < j", "powersgd_4"),
+    expression("powersgd.cu", "job.before[int64_t{piece} * pairs + pair]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
     expression("powersgd.cu", "job.partials[run * job.numbers + i]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
-    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_4"),
+    expression("powersgd.cu", "left > shared.least[k]", "left > 1e12 * shared.least[k]", "powersgd_4"),
 ]
