@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `powersgd` on a device. Every compressed matrix is a job, so that all matrices of a bucket share a launch. P = M Q:
-// half a warp processes a row, and each lane adds up every sixteenth product. Q = M^T P: a thread processes a column
-// of a run of rows. Three launches make the columns of P orthonormal, with the host's order of sums.
+// half a warp processes two rows, and each lane adds up every sixteenth product. Q = M^T P: a thread processes a column
+// of a run of rows. P Q^T: a thread processes eight rows of a column. Three launches make the columns of P orthonormal, with the host's order of sums.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/cuda/random.cuh"
@@ -15,7 +15,8 @@ namespace {
 
 using Factors = PowerSgdLayout::Factors;
 
-constexpr int kAtOnce = 4;  // columns of a narrow matrix, or elements of a column that a thread loads
+constexpr int kAtOnce = 4;     // elements that a thread loads before it uses one
+constexpr int kTogether = 16;  // columns of a narrow matrix, for which a large matrix is read once
 
 // --- The initial Q of a step: a block of threads for each column.
 struct Start {
@@ -54,48 +55,88 @@ struct MultiplyRows {
     int rank;
     float scale;
   };
-  static constexpr int64_t kRows = kThreads / 16;
+  static constexpr int64_t kLanesOfRows = 16;
+  static constexpr int kRowsEach = 2;  // of a thread, for which a number of Q is read once
+  static constexpr int64_t kRows = kThreads / kLanesOfRows * kRowsEach;
+  struct Shared {
+    double sums[kRows][kTogether];
+  };
 
   static __device__ void run(const Job& job, uint32_t block) {
-    constexpr int64_t kLanesOfRow = 16, kColumns = 1024;  // columns whose products are added up in single precision
-    const int64_t row = int64_t{block} * kRows + threadIdx.x / kLanesOfRow, lane = threadIdx.x % kLanesOfRow;
-    const bool exists = row < job.rows;
-    const int64_t columns = exists ? job.columns : 0, at = row * job.columns;
-    for (int first = 0; first < job.rank; first += kAtOnce) {
-      double sums[kAtOnce] = {};
+    GRADTUNE_SHARED(Shared, shared);
+    constexpr int64_t kColumns = 1024;  // whose products are added up in single precision
+    const int64_t lane = threadIdx.x % kLanesOfRows, first_row = threadIdx.x / kLanesOfRows * kRowsEach;
+    const int64_t row = block * kRows + first_row;
+    double(*const sums)[kTogether] = shared.sums + first_row;
+    for (int first = 0; first < job.rank; first += kTogether) {
       for (int64_t from = 0; from < job.columns; from += kColumns) {
-        const int64_t to = from + kColumns < columns ? from + kColumns : columns;
-        float dots[kAtOnce] = {};
-#pragma unroll 4
-        for (int64_t c = from + lane; c < to; c += kLanesOfRow) {
-          float m = job.gradient[at + c];
-          if (job.residual != nullptr) {
-            m += job.residual[at + c];
-            if (first == 0) job.sum[at + c] = m;
-          }
+        const int64_t to = from + kColumns < job.columns ? from + kColumns : job.columns;
+        float dots[kRowsEach][kTogether] = {};
+        for (int64_t c = from + lane; c < to; c += kLanesOfRows * kAtOnce) {
+          float m[kAtOnce][kRowsEach];
+          load(job, row, c, to, first == 0, m);
 #pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            if (first + j < job.rank) dots[j] += m * __ldg(job.q + (first + j) * job.columns + c);
+          for (int k = 0; k < kAtOnce; ++k) {
+            if (c + k * kLanesOfRows >= to) continue;
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j) {
+              if (first + j >= job.rank) continue;
+              const float q = __ldg(job.q + (first + j) * job.columns + c + k * kLanesOfRows);
+#pragma unroll
+              for (int r = 0; r < kRowsEach; ++r) dots[r][j] += m[k][r] * q;
+            }
           }
         }
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          double sum = dots[j];
-          sum += __shfl_down_sync(kAllLanes, sum, 8, 16);
-          sum += __shfl_down_sync(kAllLanes, sum, 4, 16);
-          sum += __shfl_down_sync(kAllLanes, sum, 2, 16);
-          sum += __shfl_down_sync(kAllLanes, sum, 1, 16);
-          sums[j] += sum;
+        for (int r = 0; r < kRowsEach; ++r) {
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j) {
+            double sum = dots[r][j];
+            sum += __shfl_down_sync(kAllLanes, sum, 8, 16);
+            sum += __shfl_down_sync(kAllLanes, sum, 4, 16);
+            sum += __shfl_down_sync(kAllLanes, sum, 2, 16);
+            sum += __shfl_down_sync(kAllLanes, sum, 1, 16);
+            if (lane == 0) sums[r][j] = from == 0 ? sum : sums[r][j] + sum;
+          }
         }
       }
-      if (!exists || lane != 0) continue;
-      for (int j = 0; j < kAtOnce && first + j < job.rank; ++j) {
-        const auto p = static_cast<float>(double{job.scale} * sums[j]);
-        // An element that is not finite makes its row of P not finite, whatever Q is.
-        if (!is_finite(p)) tell_nonfinite(job.verdict);
-        job.p[(first + j) * job.rows + row] = p;
+      for (int r = 0; lane == 0 && r < kRowsEach && row + r < job.rows; ++r) {
+        for (int j = 0; j < kTogether && first + j < job.rank; ++j) {
+          const auto p = static_cast<float>(double{job.scale} * sums[r][j]);
+          // An element that is not finite makes its row of P not finite, whatever Q is.
+          if (!is_finite(p)) tell_nonfinite(job.verdict);
+          job.p[(first + j) * job.rows + row + r] = p;
+        }
       }
     }
+  }
+
+ private:
+  // All are loaded before one is used.
+  static __device__ __forceinline__ void load(const Job& job, int64_t row, int64_t column, int64_t end, bool keeps,
+                                              float (&m)[kAtOnce][kRowsEach]) {
+    float residual[kAtOnce][kRowsEach];
+    const bool has_residual = job.residual != nullptr;
+    // Calls visit(k, r, place) for the elements, with a place below 0 for those that do not exist.
+    const auto for_all = [&](const auto& visit) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int r = 0; r < kRowsEach; ++r) {
+          const int64_t c = column + k * kLanesOfRows;
+          visit(k, r, row + r < job.rows && c < end ? (row + r) * job.columns + c : -1);
+        }
+      }
+    };
+    for_all([&](int k, int r, int64_t at) {
+      m[k][r] = at >= 0 ? job.gradient[at] : 0.0F;
+      residual[k][r] = at >= 0 && has_residual ? job.residual[at] : 0.0F;
+    });
+    if (!has_residual) return;
+    for_all([&](int k, int r, int64_t at) {
+      m[k][r] += residual[k][r];
+      if (keeps && at >= 0) job.sum[at] = m[k][r];
+    });
   }
 };
 
@@ -127,6 +168,7 @@ struct PassOverColumns {
     int64_t rows;
     int count, pieces;
   };
+  static constexpr unsigned kLeastBlocks = 4;  // otherwise the compiler spills registers to fit more
   struct Shared {
     double r[column_pairs(kMaxRank)];
     double least[kMaxRank], inverses[kMaxRank];
@@ -234,21 +276,52 @@ struct Project {
     int unused;
   };
 
+  static constexpr int kRows = 64;       // of P, in shared memory at a time
+  static constexpr unsigned kLeastBlocks = 3;
+  static constexpr int kRowsAtOnce = 8;  // of the matrix, which a thread loads before it uses one
+  struct Shared {
+    float4 p[kRows][kTogether / 4 + 1];  // with fewer conflicts of banks
+  };
+
   static __device__ void run(const Job& job, uint32_t block) {
+    GRADTUNE_SHARED(Shared, shared);
     const int64_t run = block / job.strips, column = block % job.strips * kThreads + threadIdx.x;
-    if (column >= job.columns) return;
     const int64_t begin = run * job.run_rows, end = begin + job.run_rows < job.rows ? begin + job.run_rows : job.rows;
-    for (int first = 0; first < job.rank; first += kAtOnce) {
-      float sums[kAtOnce] = {};
-#pragma unroll 4
-      for (int64_t row = begin; row < end; ++row) {
-        const float m = job.matrix[row * job.columns + column];
+    const bool exists = column < job.columns;
+    for (int first = 0; first < job.rank; first += kTogether) {
+      float sums[kTogether] = {};
+      for (int64_t from = begin; from < end; from += kRows) {
+        const auto rows = static_cast<int>(end - from < kRows ? end - from : kRows);
+        __syncthreads();
+        for (int i = static_cast<int>(threadIdx.x); i < kRows * kTogether; i += kThreads) {
+          const int row = i % kRows, j = i / kRows;
+          const bool is_one = row < rows && first + j < job.rank;
+          reinterpret_cast<float*>(shared.p[row])[j] =
+              is_one ? __ldg(job.p + (first + j) * job.rows + from + row) : 0.0F;
+        }
+        __syncthreads();
+        if (!exists) continue;
+        for (int top = 0; top < rows; top += kRowsAtOnce) {
+          float m[kRowsAtOnce];
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (first + j < job.rank) sums[j] += m * __ldg(job.p + (first + j) * job.rows + row);
+          for (int k = 0; k < kRowsAtOnce; ++k) {
+            m[k] = top + k < rows ? job.matrix[(from + top + k) * job.columns + column] : 0.0F;
+          }
+#pragma unroll
+          for (int k = 0; k < kRowsAtOnce; ++k) {
+            if (top + k >= rows) continue;
+#pragma unroll
+            for (int four = 0; four < kTogether / 4; ++four) {
+              const float4 p = shared.p[top + k][four];
+              sums[4 * four] += m[k] * p.x;
+              sums[4 * four + 1] += m[k] * p.y;
+              sums[4 * four + 2] += m[k] * p.z;
+              sums[4 * four + 3] += m[k] * p.w;
+            }
+          }
         }
       }
-      for (int j = 0; j < kAtOnce && first + j < job.rank; ++j) {
+      for (int j = 0; exists && j < kTogether && first + j < job.rank; ++j) {
         job.partials[(run * job.rank + first + j) * job.columns + column] = sums[j];
       }
     }
@@ -286,31 +359,62 @@ struct MultiplyOuter {
     int64_t rows, columns;
     float matrix_factor, product_factor;
     int rank;
+    uint32_t width;  // columns of a block of threads
     bool accumulate;
   };
-  static constexpr int kElements = 4;  // of a thread
+  static constexpr int kRowsEach = 8;  // of a thread
+  static constexpr uint32_t kLeastWidth = 32, kMostRows = kThreads / kLeastWidth * kRowsEach;
+  struct Shared {
+    float4 p[kTogether][kMostRows / 4];
+  };
+
+  static uint32_t width_for(int64_t columns) {
+    uint32_t width = kLeastWidth;
+    while (width < kThreads && width < columns) width *= 2;
+    return width;
+  }
+  static int64_t blocks_for(const core::Matrix& matrix) {
+    const int64_t width = width_for(matrix.columns);
+    return blocks_of(matrix.columns, width) * blocks_of(matrix.rows, kThreads / width * kRowsEach);
+  }
 
   static __device__ void run(const Job& job, uint32_t block) {
-    const int64_t first = int64_t{block} * kThreads * kElements + threadIdx.x, n = job.rows * job.columns;
-    float product[kElements] = {};
-    int64_t row[kElements], column[kElements];
+    GRADTUNE_SHARED(Shared, shared);
+    const uint32_t strips = static_cast<uint32_t>((job.columns + job.width - 1) / job.width);
+    const uint32_t block_rows = kThreads / job.width * kRowsEach, group = threadIdx.x / job.width;
+    const int64_t top = int64_t{block / strips} * block_rows, row = top + group * kRowsEach;
+    const int64_t column = int64_t{block % strips} * job.width + threadIdx.x % job.width;
+    const bool exists = column < job.columns;
+    float product[kRowsEach] = {};
+    for (int first = 0; first < job.rank; first += kTogether) {
+      const int count = job.rank - first < kTogether ? job.rank - first : kTogether;
+      __syncthreads();
+      for (uint32_t i = threadIdx.x; i < count * block_rows; i += kThreads) {
+        const uint32_t j = i / block_rows, r = i % block_rows;
+        reinterpret_cast<float*>(shared.p[j])[r] =
+            top + r < job.rows ? __ldg(job.p + (first + j) * job.rows + top + r) : 0.0F;
+      }
+      __syncthreads();
+      if (!exists) continue;
+#pragma unroll 4
+      for (int j = 0; j < count; ++j) {
+        const float q = __ldg(job.q + (first + j) * job.columns + column);
+        const float4* const p = shared.p[j] + group * (kRowsEach / 4);
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const int64_t i = first + e * kThreads < n ? first + e * kThreads : 0;
-      row[e] = i / job.columns;
-      column[e] = i - row[e] * job.columns;
-    }
-    for (int j = 0; j < job.rank; ++j) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        product[e] += __ldg(job.q + j * job.columns + column[e]) * __ldg(job.p + j * job.rows + row[e]);
+        for (int four = 0; four < kRowsEach / 4; ++four) {
+          const float4 some = p[four];
+          product[4 * four] += q * some.x;
+          product[4 * four + 1] += q * some.y;
+          product[4 * four + 2] += q * some.z;
+          product[4 * four + 3] += q * some.w;
+        }
       }
     }
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const int64_t i = first + e * kThreads;
-      if (i >= n) continue;
-      float value = product[e];
+    for (int r = 0; r < kRowsEach; ++r) {
+      if (!exists || row + r >= job.rows) continue;
+      const int64_t i = (row + r) * job.columns + column;
+      float value = product[r];
       if (job.matrix != nullptr) value = job.matrix[i] * job.matrix_factor - value * job.product_factor;
       job.out[i] = job.accumulate ? job.out[i] + value : value;
     }
@@ -479,8 +583,9 @@ class PowerSgd final : public DeviceCompressor {
                        .matrix_factor = unsent_factor(job),
                        .product_factor = job.error_scale,
                        .rank = rank,
+                       .width = MultiplyOuter::width_for(of.matrix.columns),
                        .accumulate = job.add_to_residual_next},
-                      outer_blocks(of.matrix));
+                      MultiplyOuter::blocks_for(of.matrix));
     });
     keep_errors.finish();
     Launches<EncodePlain> plain(queue);
@@ -493,10 +598,6 @@ class PowerSgd final : public DeviceCompressor {
       plain.add({of, q + layout.q_numbers() + at}, blocks_of(of.n, kThreads));
     });
     plain.finish();
-  }
-
-  static int64_t outer_blocks(const core::Matrix& matrix) {
-    return blocks_of(matrix.rows * matrix.columns, kThreads * MultiplyOuter::kElements);
   }
 
   void enqueue_decode(std::span<const Decode> jobs, Queue& queue) const override {
@@ -557,8 +658,9 @@ class PowerSgd final : public DeviceCompressor {
                     .matrix_factor = 0,
                     .product_factor = 0,
                     .rank = static_cast<int>(layout.rank()),
+                    .width = MultiplyOuter::width_for(of.matrix.columns),
                     .accumulate = job.accumulate},
-                   outer_blocks(of.matrix));
+                   MultiplyOuter::blocks_for(of.matrix));
     });
     multiply.finish();
     layout.for_plain([&](int64_t first, int64_t last, int64_t at) {
