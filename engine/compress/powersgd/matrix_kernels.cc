@@ -341,7 +341,7 @@ void multiply_all_pairs(const Columns& of, double* products) {
   }
 }
 
-// Of kVectors vectors of rows. `kept` has room for the rows of all columns before they are rounded.
+// Divides kVectors vectors of rows. `kept` has room for the rows of all columns before they are rounded.
 template <size_t kVectors, class D>
 HWY_INLINE void divide_rows(D d, const Columns& of, const Triangle& r, size_t row, double* kept) {
   const hn::Rebind<float, D> df;

@@ -37,8 +37,8 @@ class PowerSgdLayout {
   int64_t q_numbers() const { return rank_ * columns_; }
   int64_t plain() const { return plain_; }
   int64_t payload_bytes(int round) const { return 4 * (round == 0 ? p_numbers() : q_numbers() + plain_); }
-  // What the rounds of a step pass on: P, orthonormal, and the sum of Q. Products of columns follow in two places,
-  // because a device reads those of one pass while it writes those of the next.
+  // The rounds of a step pass on P, orthonormal, and the sum of Q. Products of columns follow in two places, because
+  // a device reads those of one pass while it writes those of the next.
   int64_t products_begin() const { return round_up(4 * (p_numbers() + q_numbers()), 16); }
   int64_t round_bytes() const { return products_begin() + 2 * 8 * products_; }
   int64_t products() const { return products_; }

@@ -166,9 +166,10 @@ MUTANTS = [
     expression("sparse.cu", "index[at - 1] < index[at]", "true", "coo"),
     # powersgd.cu
     expression("powersgd.cu", "before[c] != 0", "false", "powersgd_4"),
-    expression("powersgd.cu", "kept[i] * r[i]", "static_cast<float>(kept[i]) * r[i]", "powersgd_4"),
-    expression("powersgd.cu", "i <= j", "i < j", "powersgd_4"),
-    expression("powersgd.cu", "job.before[int64_t{piece} * pairs + pair]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
     expression("powersgd.cu", "job.partials[run * job.numbers + i]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
-    expression("powersgd.cu", "left > shared.least[k]", "left > 1e12 * shared.least[k]", "powersgd_4"),
+    # orthonormal.cuh
+    expression("orthonormal.cuh", "kept[i] * r[i]", "static_cast<float>(kept[i]) * r[i]", "powersgd_4"),
+    expression("orthonormal.cuh", "i <= j", "i < j", "powersgd_4"),
+    expression("orthonormal.cuh", "job.before[int64_t{piece} * pairs + pair]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
+    expression("orthonormal.cuh", "left > shared.least[k]", "left > 1e12 * shared.least[k]", "powersgd_4"),
 ]
