@@ -99,6 +99,7 @@ std::string text_of(const Stream& stream) {
 }
 
 Integers drawn(std::mt19937& random, size_t n, int bits, double spread) {
+  if (spread == 0) return Integers(n);
   std::normal_distribution<double> normal(0, spread);
   Integers integers;
   for (size_t i = 0; i < n; ++i) {
