@@ -149,13 +149,11 @@ void change(Context& from, Context& to, [[maybe_unused]] bool for_ever = false) 
 
 void wait() { change(*machine.current, machine.host); }
 
-// Ends the launch: the fiber never continues.
-[[noreturn]] void fail(std::string what) {
-  machine.failure = std::move(what);
-  release(&machine.ended);
-  wait();
-  __builtin_unreachable();
-}
+// Ends the fiber, and the launch with it.
+struct Failure {
+  std::string what;
+};
+[[noreturn]] void fail(std::string what) { throw Failure{std::move(what)}; }
 
 std::string name_of(const Index& index) {
   return "(" + std::to_string(index.x) + "," + std::to_string(index.y) + "," + std::to_string(index.z) + ")";
@@ -181,8 +179,12 @@ void enter_fiber() {
   Moments& ended = machine.slot->ended;
   acquire(&machine.begun);
   acquire(&ended.at[!ended.turn]);  // the end of the slot's block before
-  (*machine.body)();
-  machine.current->state = State::done;
+  try {
+    (*machine.body)();
+    machine.current->state = State::done;
+  } catch (const Failure& failure) {
+    machine.failure = failure.what;
+  }
   release(&ended.at[ended.turn]);
   release(&machine.ended);
   change(*machine.current, machine.host, /*for_ever=*/true);
