@@ -24,6 +24,19 @@ std::string in_fragments(int64_t fragments) {
 
 }  // namespace
 
+Optimizer::Result result_of(std::span<const std::unique_ptr<Session>> sessions) {
+  Optimizer::Result all = sessions.front()->result();
+  if (sessions.size() == 1) return all;
+  all.description.clear();
+  for (size_t f = 0; f < sessions.size(); ++f) {
+    const Optimizer::Result of_one = sessions[f]->result();
+    all.decided = all.decided && of_one.decided;
+    all.description += "\nfragment " + std::to_string(f + 1) + ", " + of_one.strategy +
+                       (of_one.decided ? ": " : ", still tuned: ") + of_one.description;
+  }
+  return all;
+}
+
 std::string describe_length(const tuner::RoundLength& length, const tuner::ExchangeTimes& times) {
   const tuner::RoundShape& round = length.round();
   const double between_ms = static_cast<double>(round.updates) * times.update_ms;

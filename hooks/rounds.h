@@ -87,6 +87,10 @@ class Rounds {
   double own_ms_ = 0;                      // of this rank's updates in the last round, for each
 };
 
+// The result of tuning the sessions of all fragments: decided if all are, with the buckets of each. The rest is the
+// first one's.
+Optimizer::Result result_of(std::span<const std::unique_ptr<Session>> sessions);
+
 // A line for people about a new length of rounds.
 std::string describe_length(const tuner::RoundLength& length, const tuner::ExchangeTimes& times);
 

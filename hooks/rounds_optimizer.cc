@@ -49,6 +49,7 @@ class RoundsOptimizer::State {
   State& operator=(const State&) = delete;
 
   Session& session() { return *sessions_.front(); }
+  Optimizer::Result result() const { return result_of(sessions_); }
   void export_strategy(const std::string& path) {
     for (const auto& session : sessions_) session->export_strategy(path);
   }
@@ -140,7 +141,7 @@ void RoundsOptimizer::zero_grad() { state_->zero_grad(); }
 void RoundsOptimizer::step() { state_->step(); }
 bool RoundsOptimizer::end_round() { return state_->end_round(); }
 RoundsOptimizer::Progress RoundsOptimizer::progress() const { return state_->progress(); }
-Optimizer::Result RoundsOptimizer::result() const { return state_->session().result(); }
+Optimizer::Result RoundsOptimizer::result() const { return state_->result(); }
 void RoundsOptimizer::export_strategy(const std::string& path) { state_->export_strategy(path); }
 void RoundsOptimizer::save_checkpoint(const std::string& folder) { state_->save(folder); }
 void RoundsOptimizer::load_checkpoint(const std::string& folder) { state_->load(folder); }

@@ -9,6 +9,7 @@
 
 #include "hooks/option_table.h"
 #include "hooks/round_options.h"
+#include "hooks/rounds.h"
 
 namespace gradtune {
 namespace {
@@ -181,13 +182,13 @@ void PythonSession::load_checkpoint(const std::string& folder) {
 
 // Called after every update. A result describes a whole strategy, so it is copied only when it changed.
 void PythonSession::take_snapshot() {
-  const Session& session = open();
-  const bool is_same = progress_.epoch == session.epoch() && results_taken_ == session.results_taken();
+  const Session& first = open();
+  int64_t changes = 0;
+  for (const auto& session : sessions_) changes += session->epoch() + session->results_taken();
   std::optional<Optimizer::Result> result;
-  if (!is_same) result = session.result();
-  results_taken_ = session.results_taken();
+  if (std::exchange(changes_, changes) != changes) result = result_of(sessions_);
   const std::lock_guard lock(mutex_);
-  session.tell(progress_);
+  first.tell(progress_);
   if (result) result_ = std::move(*result);
 }
 
@@ -200,7 +201,7 @@ Optimizer::Progress PythonSession::progress() {
 
 Optimizer::Result PythonSession::result() {
   const py::gil_scoped_release release;
-  if (!sessions_.empty() && is_trainer()) return open().result();
+  if (!sessions_.empty() && is_trainer()) return result_of(sessions_);
   const std::lock_guard lock(mutex_);
   return result_;
 }
@@ -215,7 +216,7 @@ void PythonSession::close(const std::optional<std::string>& failure) {
     for (std::unique_ptr<Session>& session : sessions) static_cast<void>(session.release());
     return;
   }
-  Optimizer::Result result = sessions.front()->result();
+  Optimizer::Result result = result_of(sessions);
   {
     const std::lock_guard lock(mutex_);
     sessions.front()->tell(progress_);

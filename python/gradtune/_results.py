@@ -41,7 +41,7 @@ class Result:
     """The result of tuning, the same on all ranks. Times in ms, maximum over ranks; gain = 1 - committed / baseline."""
 
     decided: bool
-    """True after the first decision."""
+    """True after the first decision; in rounds of several fragments, after that of each of them."""
     committed: bool
     """True if a strategy is committed; otherwise the baseline runs, or a strategy on trial."""
     baseline_ms: float
@@ -69,7 +69,7 @@ class Result:
     strategy: str
     """Label of what is committed; before that of what the job began with, or of the baseline."""
     description: str
-    """Its buckets, for people."""
+    """Its buckets, for people; in rounds of several fragments those of each of them. The rest is the first one's then."""
     fidelity: str
     """exact, half or lossy."""
 

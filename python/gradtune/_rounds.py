@@ -387,7 +387,7 @@ def rounds(
             to the result of the exchange, which so is of older parameters: this costs accuracy. With None it is chosen, up
             to half of the updates. With 0 an exchange ends before the next update.
         fragments: The parts of the model that are exchanged one after the other, from 1 to 64 (Douillard et al., Streaming
-            DiLoCo, 2025). `delay` is at most least / fragments then, and costs less accuracy. Results are of the first one.
+            DiLoCo, 2025). `delay` is at most least / fragments then, and costs less accuracy.
         dense_steps: Synchronous steps before the first round.
         outer_lr: The learning rate of the outer step, above 0 and at most 1.
         outer_momentum: The momentum of the outer step, from 0 to below 1.

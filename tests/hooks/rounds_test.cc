@@ -498,6 +498,9 @@ TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
               EXPECT_LE(progress.delay, progress.updates_a_round / 2);
               job.optimizer.end_round();
               for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+              const Optimizer::Result result = job.optimizer.result();
+              EXPECT_THAT(result.description, AllOf(HasSubstr("fragment 1, "), HasSubstr("fragment 2, ")));
+              EXPECT_EQ(result.decided, result.description.find("still tuned") == std::string::npos);
               job.optimizer.export_strategy(strategy);
               group->barrier()->wait();
               // A job may begin with the strategies of its fragments.

@@ -29,7 +29,7 @@ struct RoundOptions {
   // The parts of the model that are exchanged one after the other, from 1 to 64, spread evenly over a round (Douillard
   // et al., Streaming DiLoCo, 2025). An exchange of a part is short, so a delay is too, and costs less accuracy. Then
   // `delay` is at most least / fragments, or chosen up to the updates between two exchanges. Each part has threads and
-  // connections of its own. Results and messages are of the first one; files of the others are named like
+  // connections of its own. Messages are of the first one; files of the others are named like
   // job.fragment-2.jsonl.
   int64_t fragments = 1;
   // Synchronous steps before the first round, at least 1.
@@ -65,6 +65,7 @@ class RoundsOptimizer {
   };
   Progress progress() const;
   // The result of tuning the exchange, see Optimizer::Result. Its steps are rounds, with the computation of one update.
+  // With several fragments it is decided if all are, and describes the buckets of each; the rest is the first one's.
   Optimizer::Result result() const;
   // As in Optimizer, for the exchange between rounds.
   void export_strategy(const std::string& path);
