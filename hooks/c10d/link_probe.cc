@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <ctime>
 #include <span>
 #include <utility>
@@ -31,11 +32,15 @@ class Probe {
         in_(zeros(bytes)),
         out_(zeros(static_cast<int64_t>(at_once) * all_bytes_)) {}
 
-  // True if `own` is true on any rank; the result is the same on all ranks.
-  bool is_on_any(bool own) {
-    set_first(std::byte{own});
+  // Replaces each number by its mean over ranks, which is the same on all of them. This probe has their bytes.
+  void average(std::span<double> numbers) {
+    core::check(bytes_ == static_cast<int64_t>(numbers.size_bytes()), "the numbers fit");
+    put(numbers);
     us_of(1);
-    return std::ranges::any_of(gathered(), [](std::byte told) { return told != std::byte{0}; });
+    const std::vector<double> of_ranks = gathered();
+    const double share = 1.0 / link_.communicator.size();
+    std::ranges::fill(numbers, 0);
+    for (size_t i = 0; i < of_ranks.size(); ++i) numbers[i % numbers.size()] += share * of_ranks[i];
   }
 
   // Microseconds for `count` collectives that begin together; at most `at_once` of them run at a time.
@@ -58,26 +63,34 @@ class Probe {
     return exec::AlignedBytes::zeros(bytes, link_.device == nullptr ? nullptr : &link_.device->memory());
   }
 
-  void set_first(std::byte value) {
+  void put(std::span<const double> numbers) {
     if (link_.device == nullptr) {
-      in_.data()[0] = value;
-      return;
+      std::memcpy(in_.data(), numbers.data(), numbers.size_bytes());
+    } else {
+      copy(in_.data(), numbers.data(), bytes_, Way::to_device);
     }
-    compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
-    queue.fill(in_.data(), value, 1);
-    check(queue.mark().wait(link_.timeout_ms));
   }
 
-  std::vector<std::byte> gathered() const {
-    const auto size = static_cast<size_t>(all_bytes_);
-    if (link_.device == nullptr) return {out_.data(), out_.data() + size};
-    exec::AlignedBytes on_host = exec::AlignedBytes::zeros(all_bytes_, &link_.device->pinned());
+  std::vector<double> gathered() const {
+    std::vector<double> numbers(static_cast<size_t>(all_bytes_) / sizeof(double));
+    if (link_.device == nullptr) {
+      std::memcpy(numbers.data(), out_.data(), static_cast<size_t>(all_bytes_));
+    } else {
+      copy(numbers.data(), out_.data(), all_bytes_, Way::to_host);
+    }
+    return numbers;
+  }
+
+  enum class Way : uint8_t { to_device, to_host };
+  void copy(void* to, const void* from, int64_t bytes, Way way) const {
+    exec::AlignedBytes on_host = exec::AlignedBytes::zeros(bytes, &link_.device->pinned());
     compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
-    queue.copy(on_host.data(), out_.data(), all_bytes_);
+    if (way == Way::to_device) std::memcpy(on_host.data(), from, static_cast<size_t>(bytes));
+    way == Way::to_device ? queue.copy(to, on_host.data(), bytes) : queue.copy(on_host.data(), from, bytes);
     const core::Status copied = queue.mark().wait(link_.timeout_ms);
-    if (!copied) on_host.abandon();  // a late copy may still write there
+    if (!copied) on_host.abandon();  // a late copy may still use it
     check(copied);
-    return {on_host.data(), on_host.data() + size};
+    if (way == Way::to_host) std::memcpy(to, on_host.data(), static_cast<size_t>(bytes));
   }
 
   const ProbedLink& link_;
@@ -91,6 +104,13 @@ double usual(std::span<double> us) {
   return us[us.size() / 3];
 }
 
+// The usual time. Ranks do not begin at the same time: one that is early by less than the delay waits longer by that
+// much, and its peer shorter. So each time is the mean over ranks, and is long where one is much later.
+double usual_of_ranks(const ProbedLink& link, std::span<double> us) {
+  Probe(link, static_cast<int64_t>(us.size_bytes()), 1).average(us);
+  return usual(us);
+}
+
 policies::IdleLink probe_messages(const ProbedLink& link) {
   constexpr size_t kTimes = 6;
   Probe probe(link, /*bytes=*/8, kAtOnce);
@@ -100,8 +120,8 @@ policies::IdleLink probe_messages(const ProbedLink& link) {
     one_us[i] = probe.us_of(1);
     several_us[i] = probe.us_of(kAtOnce);
   }
-  const double all_us = usual(one_us);
-  const double busy_us = std::clamp((usual(several_us) - all_us) / (kAtOnce - 1), 0.0, all_us);
+  const double all_us = usual_of_ranks(link, one_us);
+  const double busy_us = std::clamp((usual_of_ranks(link, several_us) - all_us) / (kAtOnce - 1), 0.0, all_us);
   const int messages = core::messages(core::Step::Kind::all_gather, link.communicator.size());
   return {.message_us = all_us / messages, .wait_us = (all_us - busy_us) / messages};
 }
@@ -114,7 +134,7 @@ double cpu_us() {
 }
 
 // Measures larger and larger messages until they take clearly longer than an empty one. It stops there, because the
-// sizes that a fast link needs would take seconds on a slow one. All ranks stop as soon as one rank has enough.
+// sizes that a fast link needs would take seconds on a slow one. All ranks stop at the same size.
 void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   constexpr size_t kTimes = 3;
   constexpr int64_t kFirstBytes = 64 << 10, kMore = 4;
@@ -123,19 +143,19 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   const auto kind = core::Step::Kind::all_gather;
   const int size = link.communicator.size();
   const double messages_us = core::messages(kind, size) * probed.link.message_us;
-  Probe agreement(link, /*bytes=*/1, 1);
   for (int64_t bytes = std::min(kFirstBytes, most_bytes / size);; bytes = std::min(kMore * bytes, most_bytes / size)) {
     Probe probe(link, bytes, 1);
-    probe.us_of(1);  // a first run touches the memory and opens the connections' windows
-    const bool is_enough = probe.us_of(1) >= kClearly * messages_us + kLongUs || bytes == most_bytes / size;
-    if (!agreement.is_on_any(is_enough)) continue;
+    // The first runs touch the memory and open the connections' windows.
+    for (int i = 0; i < 2; ++i) probe.us_of(1);
     std::array<double, kTimes> all_us{}, busy_us{};
     for (size_t i = 0; i < kTimes; ++i) {
       const double before_us = cpu_us();
       all_us[i] = probe.us_of(1);
       busy_us[i] = cpu_us() - before_us;
     }
-    const double bytes_us = std::max(usual(all_us) - messages_us, 0.0);
+    const double usual_us = usual_of_ranks(link, all_us);
+    if (usual_us < kClearly * messages_us + kLongUs && bytes < most_bytes / size) continue;
+    const double bytes_us = std::max(usual_us - messages_us, 0.0);
     const auto link_bytes = static_cast<double>(core::link_bytes(kind, bytes, size));
     probed.link.byte_us = std::max(bytes_us / link_bytes, kLeastByteUs);
     probed.cores = bytes_us > 0 && link.device == nullptr ? usual(busy_us) / bytes_us : 0;
@@ -148,6 +168,7 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
 Probed probe_link(const ProbedLink& link, int64_t most_bytes) {
   if (link.communicator.size() < 2) return {};
   Probed probed{.link = probe_messages(link)};
+  link.communicator.expect_delay(probed.link.wait_us);
   if (most_bytes >= link.communicator.size()) probe_bytes(link, most_bytes, probed);
   return probed;
 }

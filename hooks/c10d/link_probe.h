@@ -25,10 +25,10 @@ struct ProbedLink {
 };
 
 // Measures over all ranks of the communicator. First come all-gathers of a few bytes, one at a time and several at
-// once; the extra time of several is the time for which the link, or a core, is busy. Then, unless `most_bytes` is
-// 0, come larger ones that leave at most that many bytes at each rank. This takes some milliseconds if all ranks are
-// near and fast, and otherwise a few times 20 ms and a few dozen messages. All ranks run the same number. Throws
-// core::Exception.
+// once; the extra time of several is the time for which the link, or a core, is busy. The communicator is told of the
+// delay. Then, unless `most_bytes` is 0, come larger ones that leave at most that many bytes at each rank. This takes
+// some milliseconds if all ranks are near and fast, and otherwise a few times 20 ms and a few dozen messages. All ranks
+// run the same number, and find the same times, which are means over ranks. Throws core::Exception.
 struct Probed {
   policies::IdleLink link;
   double cores =

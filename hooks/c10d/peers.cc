@@ -131,9 +131,6 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   };
   const Probed flat = probe(data_), inter = probe(inter_), intra = probe(intra_);
   machine_.idle_links = {.flat = flat.link, .inter = inter.link, .intra = intra.link};
-  const auto delay_us = static_cast<double>(std::ranges::max(gather(static_cast<uint64_t>(flat.link.wait_us))));
-  data_->expect_delay(delay_us);
-  if (inter_) inter_->expect_delay(delay_us);
   const double cores = share_of_cores();
   machine_.cores = {.of_rank = cores,
                     .computing = std::min(cores, static_cast<double>(at::get_num_threads())),

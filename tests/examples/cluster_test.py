@@ -18,6 +18,7 @@ import unittest
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 CLUSTER = [sys.executable, str(EXAMPLES / "cluster")]
 RELAY = os.environ.get("CLUSTER_RELAY")  # the program, for --delay
+TRAIN = os.environ.get("TRAIN_SYNTHETIC")  # a job of gradtune
 REFUSED, UNAVAILABLE = 3, 4
 WAIT_S = 20  # far more than any command here takes
 # Pauses before each attempt at a shaped network: on a busy machine the probe refuses the link that it measures.
@@ -338,6 +339,19 @@ class Delay(unittest.TestCase):
                     rf"not what --rate 400mbit --delay {claim} promises.*node 0 to 1, round trip: "
                     r"[\d.]+ ms, expected [\d.]+",
                 )
+
+    @unittest.skipUnless(TRAIN, "TRAIN_SYNTHETIC does not name the program: this build has no LibTorch")
+    def test_gradtune_finds_delay_and_rate_before_the_first_step(self):
+        for rate_mbit, delay_ms in ((20, 25), (400, 10)):
+            with self.subTest(rate_mbit=rate_mbit, delay_ms=delay_ms), tempfile.TemporaryDirectory() as folder:
+                journal = pathlib.Path(folder, "job.jsonl")
+                job = (TRAIN, "--model", "tiny", "--steps", "3", "--no-eval", "--journal", str(journal))
+                self.run_delayed(f"--rate {rate_mbit}mbit --delay {delay_ms}ms", *job)
+                link = json.loads(journal.read_text().splitlines()[0])["idle_links"]["flat"]
+                self.assertAlmostEqual(link["message_us"], 1e3 * delay_ms, delta=300 * delay_ms)
+                self.assertAlmostEqual(link["wait_us"], 1e3 * delay_ms, delta=300 * delay_ms)
+                byte_us = 8 / rate_mbit * 1514 / 1448
+                self.assertAlmostEqual(link["byte_us"], byte_us, delta=0.3 * byte_us)
 
     def test_too_much_under_way(self):
         done = run_cluster(f"--rate 100gbit --delay 200ms --relay {RELAY}", "true")
