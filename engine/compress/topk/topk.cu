@@ -261,7 +261,7 @@ struct DecodeTopk {
     }
     __syncthreads();
     for (uint32_t p = 0; p < sums.count; ++p) {
-      add(job, p, chunk, begin, length, shared);
+      add_ascending(job, p, chunk, begin, length, shared);
       __syncthreads();
     }
     for (uint32_t i = threadIdx.x; i < kPiece && begin + i < length; i += kThreads) {
@@ -269,8 +269,8 @@ struct DecodeTopk {
     }
   }
 
-  static __device__ __forceinline__ void add(const Job& job, uint32_t p, uint32_t chunk, uint32_t begin,
-                                             uint32_t length, Shared& shared) {
+  static __device__ __forceinline__ void add_ascending(const Job& job, uint32_t p, uint32_t chunk, uint32_t begin,
+                                                       uint32_t length, Shared& shared) {
     const std::byte* const payload = job.sums.payloads[p];
     const auto* const starts = reinterpret_cast<const uint32_t*>(payload + job.starts_at);
     const uint32_t count = reinterpret_cast<const uint32_t*>(payload)[3];
