@@ -17,7 +17,7 @@ namespace gradtune::compress {
 
 inline constexpr int64_t kIntPackedRun = kBlockElements;  // elements; so many at most are in blocks, too
 static_assert(kIntPackedRun <= kMostRiceElements);
-inline constexpr int64_t kIntPackedUnit = 8;              // bytes, in which it is told where streams end
+inline constexpr int64_t kIntPackedUnit = 8;  // bytes, in which it is told where streams end
 
 struct IntPackedCode {
   std::string_view name;
