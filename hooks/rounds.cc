@@ -27,7 +27,7 @@ std::string in_fragments(int64_t fragments) {
 Optimizer::Result result_of(std::span<const std::unique_ptr<Session>> sessions) {
   Optimizer::Result all = sessions.front()->result();
   if (sessions.size() == 1) return all;
-  all.description.clear();
+  all.description = plural(static_cast<int64_t>(sessions.size()), "fragment");
   for (size_t f = 0; f < sessions.size(); ++f) {
     const Optimizer::Result of_one = sessions[f]->result();
     all.decided = all.decided && of_one.decided;

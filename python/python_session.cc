@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/core/hash.h"
 #include "hooks/option_table.h"
 #include "hooks/round_options.h"
 #include "hooks/rounds.h"
@@ -183,10 +184,13 @@ void PythonSession::load_checkpoint(const std::string& folder) {
 // Called after every update. A result describes a whole strategy, so it is copied only when it changed.
 void PythonSession::take_snapshot() {
   const Session& first = open();
-  int64_t changes = 0;
-  for (const auto& session : sessions_) changes += session->epoch() + session->results_taken();
+  core::Hasher now;
+  for (const auto& session : sessions_) {
+    now.add(static_cast<uint64_t>(session->epoch()));
+    now.add(static_cast<uint64_t>(session->results_taken()));
+  }
   std::optional<Optimizer::Result> result;
-  if (std::exchange(changes_, changes) != changes) result = result_of(sessions_);
+  if (std::exchange(result_hash_, now.value()) != now.value()) result = result_of(sessions_);
   const std::lock_guard lock(mutex_);
   first.tell(progress_);
   if (result) result_ = std::move(*result);

@@ -98,7 +98,7 @@ class PythonSession {
   std::mutex mutex_;  // guards the next two; only the training thread changes them
   Optimizer::Progress progress_;
   Optimizer::Result result_;
-  int64_t changes_ = -1;  // the sessions' count of strategies and results when `result_` was made
+  std::optional<uint64_t> result_hash_;  // of the sessions' counts of strategies and results when `result_` was made
 };
 
 }  // namespace gradtune

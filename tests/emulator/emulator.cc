@@ -149,7 +149,7 @@ void change(Context& from, Context& to, [[maybe_unused]] bool for_ever = false) 
 
 void wait() { change(*machine.current, machine.host); }
 
-// Ends the fiber, and the launch with it.
+// Thrown by a thread of the device. It ends the fiber, and the launch with it.
 struct Failure {
   std::string what;
 };
@@ -257,7 +257,7 @@ void prepare(Slot& slot, size_t threads) {
   machine.shared.clear();
 }
 
-// Ends a launch of which threads stay where they are. AddressSanitizer would find their frames in the stacks of later
+// Ends a launch before all of its threads have ended. AddressSanitizer would find their frames in the stacks of later
 // threads.
 [[noreturn]] void cut_off(const std::string& why) {
 #ifdef __SANITIZE_ADDRESS__

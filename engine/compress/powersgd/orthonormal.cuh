@@ -18,8 +18,7 @@ struct PassOverColumns {
     float* columns;
     const double* before;  // products of all pieces, which have R
     double* products;      // of the columns that this pass leaves
-    int64_t rows;
-    int count, pieces;
+    int64_t rows, count;
   };
   static constexpr unsigned kLeastBlocks = 4;  // otherwise the compiler spills registers to fit more
   struct Shared {
@@ -44,9 +43,10 @@ struct PassOverColumns {
 
   static __device__ __forceinline__ void factorise(const Job& job, Shared& shared) {
     const auto pairs = static_cast<int>(column_pairs(job.count));
+    const int64_t pieces = column_pieces(job.rows);
     for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += kThreads) {
       double sum = job.before[pair];
-      for (int piece = 1; piece < job.pieces; ++piece) sum += job.before[int64_t{piece} * pairs + pair];
+      for (int64_t piece = 1; piece < pieces; ++piece) sum += job.before[piece * pairs + pair];
       shared.r[pair] = sum;
     }
     __syncthreads();

@@ -158,6 +158,14 @@ struct AddUp {
   }
 };
 
+// Adds the products of a number with four others to four sums.
+__device__ __forceinline__ void add_products(float one, const float4& four, float* sums) {
+  sums[0] += one * four.x;
+  sums[1] += one * four.y;
+  sums[2] += one * four.z;
+  sums[3] += one * four.w;
+}
+
 // --- Q = scale * M^T P, for runs of rows. Their partial sums are then added up in order.
 struct Project {
   struct Job {
@@ -169,9 +177,9 @@ struct Project {
     int unused;
   };
 
-  static constexpr int kRows = 64;  // of P, in shared memory at a time
-  static constexpr unsigned kLeastBlocks = 3;
-  static constexpr int kRowsAtOnce = 8;  // of the matrix, which a thread loads before it uses one
+  static constexpr int kRows = 64;             // of P, in shared memory at a time
+  static constexpr unsigned kLeastBlocks = 3;  // otherwise the compiler spills registers to fit four
+  static constexpr int kRowsAtOnce = 8;        // of the matrix, which a thread loads before it uses one
   struct Shared {
     float4 p[kRows][kTogether / 4 + 1];  // with fewer conflicts of banks
   };
@@ -205,11 +213,7 @@ struct Project {
             if (top + k >= rows) continue;
 #pragma unroll
             for (int four = 0; four < kTogether / 4; ++four) {
-              const float4 p = shared.p[top + k][four];
-              sums[4 * four] += m[k] * p.x;
-              sums[4 * four + 1] += m[k] * p.y;
-              sums[4 * four + 2] += m[k] * p.z;
-              sums[4 * four + 3] += m[k] * p.w;
+              add_products(m[k], shared.p[top + k][four], sums + 4 * four);
             }
           }
         }
@@ -252,7 +256,7 @@ struct MultiplyOuter {
     int64_t rows, columns;
     float matrix_factor, product_factor;
     int rank;
-    uint32_t width;  // columns of a block of threads
+    uint32_t width;  // width_for(columns): the kernel would need registers that it lacks to find it
     bool accumulate;
   };
   static constexpr int kRowsEach = 8;  // of a thread
@@ -261,6 +265,7 @@ struct MultiplyOuter {
     float4 p[kTogether][kMostRows / 4];
   };
 
+  // The columns of a block of threads.
   static uint32_t width_for(int64_t columns) {
     uint32_t width = kLeastWidth;
     while (width < kThreads && width < columns) width *= 2;
@@ -273,7 +278,7 @@ struct MultiplyOuter {
 
   static __device__ void run(const Job& job, uint32_t block) {
     GRADTUNE_SHARED(Shared, shared);
-    const uint32_t strips = static_cast<uint32_t>((job.columns + job.width - 1) / job.width);
+    const auto strips = static_cast<uint32_t>(blocks_of(job.columns, job.width));
     const uint32_t block_rows = kThreads / job.width * kRowsEach, group = threadIdx.x / job.width;
     const int64_t top = int64_t{block / strips} * block_rows, row = top + group * kRowsEach;
     const int64_t column = int64_t{block % strips} * job.width + threadIdx.x % job.width;
@@ -295,11 +300,7 @@ struct MultiplyOuter {
         const float4* const p = shared.p[j] + group * (kRowsEach / 4);
 #pragma unroll
         for (int four = 0; four < kRowsEach / 4; ++four) {
-          const float4 some = p[four];
-          product[4 * four] += q * some.x;
-          product[4 * four + 1] += q * some.y;
-          product[4 * four + 2] += q * some.z;
-          product[4 * four + 3] += q * some.w;
+          add_products(q, p[four], product + 4 * four);
         }
       }
     }
@@ -521,14 +522,12 @@ class PowerSgd final : public DeviceCompressor {
     const auto pass = [&]<class Kernel>(const Kernel&, const double* before, double* after) {
       Launches<Kernel> launches(queue);
       layout.for_matrices([&](const Factors& of) {
-        const int64_t pieces = column_pieces(of.matrix.rows);
         launches.add({.columns = p + of.p_at,
                       .before = offset_of(before, of.products_at),
                       .products = offset_of(after, of.products_at),
                       .rows = of.matrix.rows,
-                      .count = static_cast<int>(layout.rank()),
-                      .pieces = static_cast<int>(pieces)},
-                     pieces);
+                      .count = layout.rank()},
+                     column_pieces(of.matrix.rows));
       });
       launches.finish();
     };

@@ -170,6 +170,6 @@ MUTANTS = [
     # orthonormal.cuh
     expression("orthonormal.cuh", "kept[i] * r[i]", "static_cast<float>(kept[i]) * r[i]", "powersgd_4"),
     expression("orthonormal.cuh", "i <= j", "i < j", "powersgd_4"),
-    expression("orthonormal.cuh", "job.before[int64_t{piece} * pairs + pair]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
+    expression("orthonormal.cuh", "job.before[piece * pairs + pair]", "0", "DevicePowerSgd.HasTheSumsOfManyRowsThatTheHostHas"),
     expression("orthonormal.cuh", "left > shared.least[k]", "left > 1e12 * shared.least[k]", "powersgd_4"),
 ]
