@@ -8,7 +8,7 @@ usage: matrix.py [--cells WORDS] [--minutes 60] [--seconds 150] BUILD_FOLDER OUT
 A cell is one job on one shaped network (as root), and a row of OUT.json. A call runs the cells that are missing, and then
 those that are oldest, until the minutes are over; so several calls fill the matrix. Without OUT.json it goes on from the
 newest matrix in tests/bench/results. --cells takes words, separated by commas: a cell whose name has all of them runs.
-OUT.html is a page of all rows.
+OUT.html is a page of all rows. OUT.journals has the journal of each cell, for `gradtune report` and `gradtune explain`.
 
 In a cell gradtune first tunes with default options. Then these train by turns in the same processes, --seconds in all:
 - PyTorch DDP with its best bucket size of four: fp32, the fp16 and bf16 hooks, and PowerSGD of rank 1, 4 and 16
@@ -28,6 +28,7 @@ the committed step as the model predicted it, divided by the measured one.
 """
 import argparse
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -177,11 +178,13 @@ def told(journal, strategy):
             "predicted_ms": decided_values(entries, "predict").get(label)}
 
 
-def measure(build, cell, seconds, rows):
+def measure(build, cell, seconds, rows, journals):
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         bench = MatrixBench(build, folder, cell, seconds)
         medians, report = bench.measure()
+        journals.mkdir(parents=True, exist_ok=True)
+        shutil.copy(bench.journal, journals / f"{cell.name.replace(', ', '-')}.jsonl")
         facts = told(bench.journal, bench.strategy)
     value = {name: statistics.median(turns) for name, turns in medians.items()}
     best = min(report["files"], key=value.get)
@@ -227,7 +230,7 @@ def main():
         if time.monotonic() > until:
             break
         try:
-            measure(flags.build.resolve(), cell, flags.seconds, rows)
+            measure(flags.build.resolve(), cell, flags.seconds, rows, flags.out.with_suffix(".journals"))
         except RuntimeError as error:
             print(f"{cell.name}: no row, as {error}", file=sys.stderr, flush=True)
         save(flags.out, rows)

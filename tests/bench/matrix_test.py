@@ -30,8 +30,13 @@ def measured(cell, turns, rows, journal=JOURNAL):
         bench.strategy.write_text(json.dumps(strategy), encoding="utf-8")
         return turns, {"files": {"a": "1.json", "b": "2.json"}, "tried": 7}
 
-    with mock.patch.object(matrix.MatrixBench, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
-        matrix.measure(Path("build"), cell, 1, rows)
+    with mock.patch.object(matrix.MatrixBench, "measure", measure), contextlib.redirect_stdout(io.StringIO()), \
+            tempfile.TemporaryDirectory() as journals:
+        try:
+            matrix.measure(Path("build"), cell, 1, rows, Path(journals))
+        finally:  # the journal of a cell without a row is of most interest
+            kept = (Path(journals) / f"{cell.name.replace(', ', '-')}.jsonl").read_text(encoding="utf-8")
+            assert kept == journal.read_text(encoding="utf-8")
     return rows[-1]
 
 
