@@ -126,7 +126,7 @@ std::string round_length_chart(const Report& report, double width) {
   };
   Svg svg(width, height, "The predicted share of waiting by the number of updates between two exchanges");
   svg.text(2, 12, Anchor::start, "small", "waiting / updates between");
-  for (double power = std::floor(y.least()); power <= y.most(); ++power) {
+  for (int power = static_cast<int>(std::floor(y.least())); power <= y.most(); ++power) {
     for (const double factor : std::array{1.0, 2.0, 5.0}) {
       const double value = factor * std::pow(10, power);
       if (std::log10(value) < y.least() || std::log10(value) > y.most()) continue;
