@@ -13,12 +13,17 @@ from unittest import mock
 import matrix
 from support.matrix_page import colour, page, summary
 from support.matrix_plans import CAPS, by_hand, raced, sizes_of
-from support.shaped import measured_ms
+from support.shaped import measured_ms, plans
 
 JOURNAL = Path(__file__).resolve().parents[1] / "golden" / "journals" / "half_1gbit.jsonl"
 ENTRIES = [json.loads(line) for line in JOURNAL.read_text(encoding="utf-8").splitlines()]
 TURNS = {"alone": [50.0, 50.0, 50.0], "DDP fp32": [100.0, 104.0, 98.0], "DDP fp16": [90.0, 91.0, 89.0],
          "DDP powersgd16": [60.0, 60.0, 60.0], "committed": [40.0, 45.0, 41.0], "a": [40.0, 41.0, 42.0], "b": [44.0, 80.0, 46.0]}
+
+
+def chosen(entries):
+    """The strategy in force at the end."""
+    return [entry["strategy"] for entry in entries if entry.get("kind") == "plan"][-1]
 
 
 def measured(cell, turns, rows, journal=JOURNAL):
@@ -41,12 +46,12 @@ def measured(cell, turns, rows, journal=JOURNAL):
 
 
 def plan_of_three_tensors(entries):
-    return next(plan for label, plan in by_hand(entries).items() if label.endswith("each tensor"))
+    return next(plan for label, plan in by_hand(entries, chosen(entries)).items() if label.endswith("each tensor"))
 
 
 class Plans(unittest.TestCase):
     def test_plans_by_hand_send_each_element_once_in_buckets_of_their_size(self):
-        sizes, plans = sizes_of(ENTRIES), by_hand(ENTRIES)
+        sizes, plans = sizes_of(ENTRIES), by_hand(ENTRIES, chosen(ENTRIES))
         self.assertEqual(0, len(plans) % len(CAPS))
         self.assertGreaterEqual(len(plans), 2 * len(CAPS))
         for plan in plans.values():
@@ -63,7 +68,7 @@ class Plans(unittest.TestCase):
                 for bucket in entry["strategy"]["buckets"]:
                     bucket["option"] = "int8: encode@device all_to_all decode@device encode@device all_gather decode@device"
                 entry["strategy"]["order"] = [[at, step] for at in range(len(entry["strategy"]["buckets"])) for step in (1, 4)]
-        for label, plan in by_hand(entries).items():
+        for label, plan in by_hand(entries, chosen(entries)).items():
             buckets = range(len(plan["buckets"]))
             self.assertEqual([[at, step] for at in buckets for step in (1, 4)], sorted(plan["order"]), label)
             for at in buckets:
@@ -72,7 +77,7 @@ class Plans(unittest.TestCase):
 
     def test_a_size_bounds_buckets_of_several_tensors(self):
         counts = {}
-        for label, plan in by_hand(ENTRIES).items():
+        for label, plan in by_hand(ENTRIES, chosen(ENTRIES)).items():
             counts.setdefault(label.rsplit(", ", 1)[1], len(plan["buckets"]))
             for bucket in plan["buckets"]:
                 if "8 MiB" in label and len(bucket["slices"]) > 1:
@@ -88,12 +93,20 @@ class Plans(unittest.TestCase):
                     "slices": [{"tensor": "9.weight", "offset": 0, "length": 1024 * 2048}]})
                 for bucket in entry["strategy"]["buckets"][1:]:
                     bucket["slices"] = [piece for piece in bucket["slices"] if piece["tensor"] != "9.weight"]
-        for plan in by_hand(entries).values():
+        for plan in by_hand(entries, chosen(entries)).values():
             alone = [bucket for bucket in plan["buckets"] if bucket["slices"][0]["tensor"] == "9.weight"]
             self.assertEqual(["rows: encode@device all_gather decode@device"], [bucket["option"] for bucket in alone])
             self.assertEqual(1, len(alone[0]["slices"]))
             names = [piece["tensor"] for bucket in plan["buckets"] for piece in bucket["slices"]]
             self.assertEqual(plan["tensors"], names)
+
+    def test_a_baseline_that_was_kept_at_once_has_plans_by_hand_too(self):
+        """As where nothing was tried: a gain cannot be expected."""
+        baseline = {**plans(ENTRIES)["bf16 all_reduce, 8 buckets"], "label": "bf16 all_reduce baseline"}
+        nothing_tried = [entry for entry in ENTRIES if entry.get("kind") not in ("plan", "decision")]
+        made = by_hand(nothing_tried, baseline)
+        self.assertEqual(len(CAPS) * len({bucket["option"] for bucket in baseline["buckets"]}), len(made))
+        self.assertEqual({}, raced(nothing_tried))
 
     def test_strategies_that_raced_are_near_the_fastest_and_come_first(self):
         times = measured_ms(ENTRIES)

@@ -18,18 +18,19 @@ def raced(entries):
             measured[label] <= WORTH * best}
 
 
-def by_hand(entries):
-    """One program for all dense tensors and one bucket size: each program of the journal that came near the fastest one,
-    with each of CAPS. A tensor with a scheme of its own for sparse gradients keeps its bucket."""
-    found, measured = {}, measured_ms(entries)
+def by_hand(entries, committed):
+    """One program for all dense tensors and one bucket size: each program of the committed strategy, and of the journal's
+    that came near the fastest one, with each of CAPS. A tensor with a scheme of its own for sparse gradients keeps its
+    bucket."""
+    found, held, measured = {}, {committed["label"]: committed, **plans(entries)}, measured_ms(entries)
     best = min(measured.values(), default=0)
-    for label, plan in plans(entries).items():
+    measured[committed["label"]] = best
+    for label, plan in held.items():
         for bucket in plan["buckets"]:
             if len(plan["buckets"]) == len(kept_apart(plan)) or bucket in kept_apart(plan):
                 continue
             found[bucket["option"]] = min(found.get(bucket["option"], (math.inf, None)), (measured.get(label, math.inf), label))
-    held, made = plans(entries), {}
-    sizes = sizes_of(entries)
+    made, sizes = {}, sizes_of(entries)
     for option in sorted(found, key=lambda option: found[option][0]):
         if found[option][0] <= WORTH * best:
             for cap in CAPS:

@@ -130,7 +130,7 @@ class Cell:
         entries = [json.loads(line) for line in Path(self.task["journal"]).read_text(encoding="utf-8").splitlines()]
         committed = json.loads(Path(self.task["strategy"]).read_text(encoding="utf-8"))
         folder, times = Path(self.task["strategy"]).parent, {}
-        for number, (label, plan) in enumerate({**raced(entries), **by_hand(entries)}.items()):
+        for number, (label, plan) in enumerate({**raced(entries), **by_hand(entries, committed)}.items()):
             if are_same(plan, committed):
                 continue
             if self.time_is_up(SHARES["trial"]) and len(times) >= FINALISTS:
