@@ -7,7 +7,12 @@
 #include <gmock/gmock.h>
 #include <torch/cuda.h>
 
+#include <cstdlib>
+#include <string>
+#include <utility>
+
 #include "tests/hooks/device_job.h"
+#include "tests/hooks/nccl_jobs.h"
 
 namespace gradtune::test {
 namespace {
@@ -56,18 +61,24 @@ TEST_F(GpuTraining, ATunedJobAtExactHasTheBitsOfOneThatIsNot) {
   });
 }
 
-// With one rank, since NCCL allows only one rank per GPU.
-TEST_F(GpuTraining, OverNcclOneRankTrains) {
-  run_ranks(1, [](const Rank& rank) {
-    const auto group = make_group();
-    for (const char* option : kDeviceOptions) {
-      DeviceJob job{.option = option};
-      const Parameters over_gloo = train(rank, group, on_gpu(job));
-      job.collectives = "nccl";
-      EXPECT_TRUE(same_bits(over_gloo, train(rank, group, on_gpu(job)))) << option;
-    }
-  });
+// Ranks that share the GPU pass for ranks of several nodes (on_gpu.py).
+DeviceJob on_node_of_its_own(const Rank& rank, DeviceJob job) {
+  setenv("NCCL_HOSTID", ("rank" + std::to_string(rank.rank)).c_str(), 1);
+  job.device = c10::Device(torch::kCUDA, 0);
+  return job;
 }
+
+const OverNccl kBySockets{.place = on_node_of_its_own};
+
+class GpuNccl : public GpuTraining {};
+
+TEST_F(GpuNccl, OneRankTrains) { expect_values_of_gloo(kBySockets, 1); }
+TEST_F(GpuNccl, TwoRanksHaveTheValuesOfGloo) { expect_values_of_gloo(kBySockets, 2); }
+TEST_F(GpuNccl, ThreeRanksHaveTheValuesOfGloo) { expect_values_of_gloo(kBySockets, 3); }
+TEST_F(GpuNccl, FourRanksHaveTheValuesOfGloo) { expect_values_of_gloo(kBySockets, 4); }
+TEST_F(GpuNccl, ATunedJobAtExactHasTheBitsOfOneThatIsNot) { expect_bits_while_tuning(kBySockets); }
+TEST_F(GpuNccl, ADeadRankIsNamed) { expect_a_dead_rank_to_be_named(kBySockets); }
+TEST_F(GpuNccl, AFrozenRankIsNamed) { expect_a_frozen_rank_to_be_named(kBySockets); }
 
 }  // namespace
 }  // namespace gradtune::test

@@ -164,7 +164,8 @@ std::string strategy_of(const DeviceJob& job, const DeviceModel& model, int size
 Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DeviceJob& job,
                  const std::function<std::shared_ptr<void>()>& planted) {
   DeviceModel model(job.model, job.device, job.type);
-  Options options = quiet({.fidelity = job.fidelity, .tuning_budget = job.tuning_budget, .host_threads = 1});
+  Options options = quiet(
+      {.fidelity = job.fidelity, .tuning_budget = job.tuning_budget, .timeout = job.timeout_s, .host_threads = 1});
   const std::string file = TempFolder().path("strategy.json");
   options.collectives = job.collectives;
   if (!job.journal.empty()) options.journal = job.journal;

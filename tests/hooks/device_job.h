@@ -58,6 +58,7 @@ struct DeviceJob {
   int steps = 5;
   torch::ScalarType type = torch::kFloat;
   int64_t tuning_budget = 0;
+  std::optional<double> timeout_s = {};  // none: that of quiet()
   std::optional<std::string> collectives = {};
   std::string journal = {};
   std::function<Data(int step)> data = {};  // of this rank; null: make_data

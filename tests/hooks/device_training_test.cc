@@ -20,6 +20,7 @@
 #include "tests/hooks/fake_device.h"
 #include "tests/hooks/fake_kernels.h"
 #include "tests/hooks/jobs.h"
+#include "tests/hooks/nccl_jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
@@ -352,23 +353,30 @@ TEST(DeviceTraining, ThreadsOfASessionHaveItsDeviceAsTheirCurrentOne) {
 
 // --- over NCCL -------------------------------------------------------------------------------------------------------
 
+const OverNccl kOverFakeNccl{.place =
+                                 [](const Rank&, DeviceJob job) {
+                                   fake_device();
+                                   return at(Where::kernels, std::move(job));
+                                 },
+                             .environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}};
+
+TEST(DeviceTraining, OverNcclTwoRanksHaveTheValuesOfGloo) { expect_values_of_gloo(kOverFakeNccl, 2); }
+TEST(DeviceTraining, OverNcclThreeRanksHaveTheValuesOfGloo) { expect_values_of_gloo(kOverFakeNccl, 3); }
+TEST(DeviceTraining, OverNcclATunedJobAtExactHasTheBitsOfOneThatIsNot) { expect_bits_while_tuning(kOverFakeNccl); }
+TEST(DeviceTraining, OverNcclADeadRankIsNamed) { expect_a_dead_rank_to_be_named(kOverFakeNccl); }
+TEST(DeviceTraining, OverNcclAFrozenRankIsNamed) { expect_a_frozen_rank_to_be_named(kOverFakeNccl); }
+
 TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
   const auto body = [](const Rank& rank) {
     fake_device();
     const auto group = make_group();
     for (const char* option : kDeviceOptions) {
       const Parameters on_cpu = train(rank, group, {.option = option});
-      for (const Where where : {Where::copied, Where::kernels}) {
-        const DeviceJob job{.option = option, .collectives = "nccl"};
-        EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, job)))) << option;
-      }
+      const DeviceJob job{.option = option, .collectives = "nccl"};
+      EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(Where::copied, job)))) << option;
     }
-    const DeviceJob bad{.option = kDeviceOptions[5], .bad_step = 2};
-    DeviceJob over_nccl = at(Where::kernels, bad);
-    over_nccl.collectives = "nccl";
-    EXPECT_TRUE(same_bits(train(rank, group, bad), train(rank, group, over_nccl)));
   };
-  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
+  run_ranks(2, body, {.environment = kOverFakeNccl.environment});
 }
 
 // A process group that says that it has such a backend for the device; gradtune does not use it.
