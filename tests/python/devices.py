@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The device that tests train on: the CPU, or the device without hardware of the C++ tests (tests/hooks/fake_device.h).
+"""The device that tests train on: the CPU, a GPU, or the device without hardware of the C++ tests (tests/hooks/fake_device.h).
 
-The variable TEST_DEVICE_LIBRARY names the library of that device; ctest has a second entry with it for each program that
-trains on a device. Its name in torch is "fake". It has streams, events, pinned memory and autocast, and the CPU's
-operators, whose results appear later.
+The variable TEST_DEVICE is "cuda", or names the library of the device without hardware; ctest has a second entry with it
+for each program that trains on a device. Its name in torch is "fake". It has streams, events, pinned memory and autocast,
+and the CPU's operators, whose results appear later. With "cuda" all ranks share one GPU, and TEST_BACKEND, "gloo" or
+"nccl", carries its tensors (ranks.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import datetime
 import functools
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradtune.replicas
@@ -23,15 +24,18 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
 
-LIBRARY = os.environ.get("TEST_DEVICE_LIBRARY", "")
+import ranks
+
+LIBRARY = os.environ["TEST_DEVICE"] if ranks.DEVICE == "fake" else ""
 REPLICAS = "gradtune_on_host" if LIBRARY else "gradtune"  # the backend for the replicas of FSDP2
+CYCLES_A_US = 2_000  # of a GPU
 
 
 @functools.cache
 def device() -> torch.device:
     """The device to train on. It has to be known before the first backward pass."""
     if not LIBRARY:
-        return torch.device("cpu")
+        return torch.device("cuda", 0) if ranks.DEVICE == "cuda" else torch.device("cpu")
     ctypes.CDLL(LIBRARY).gradtune_fake_device()
     module: Any = types.ModuleType("torch.fake")  # torch asks it as it asks torch.cuda
     module.is_available = lambda: True
@@ -53,14 +57,23 @@ def device() -> torch.device:
 
 
 def use() -> None:
-    """From here on tensors are made on the device, and groups of Gloo carry them, so that a program need not name it."""
+    """From here on tensors are made on the device, and groups carry them, so that a program need not name it."""
     torch.set_default_device(device())
+    if not LIBRARY:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        _carry_by(lambda backend: f"cpu:{backend},cuda:{ranks.BACKEND}")
+        return
     dist.Backend.register_backend("host", _collectives, devices=["fake"])
     dist.Backend.register_backend(REPLICAS, _replicas, extended_api=True, devices=["fake"])
+    _carry_by(lambda backend: f"cpu:{backend},fake:host")
+
+
+def _carry_by(backends: Callable[[str], str]) -> None:
+    """Process groups that a program makes with one backend have these."""
     made: Any = dist.init_process_group
 
     def make(backend: str, **options: Any) -> None:
-        made(f"cpu:{backend},fake:host", **options)
+        made(backends(backend), **options)
 
     dist.init_process_group = functools.wraps(made)(make)
 
@@ -102,8 +115,17 @@ def side_stream() -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow(us: int, stream: int = 0) -> Iterator[None]:
-    """Each piece of work on a stream takes so much longer, while the host asks for it at once. The model's stream is 0."""
+    """Each piece of work on a stream takes so much longer, while the host asks for it at once. The model's stream is 0.
+
+    On a GPU the work so far takes 50 times as much longer instead.
+    """
     if is_on_cpu():
+        yield
+        return
+    if not LIBRARY:
+        place = device()
+        with torch.cuda.stream(torch.cuda.Stream(place, stream_id=stream, device_index=0, device_type=1)):
+            torch.cuda._sleep(50 * us * CYCLES_A_US)
         yield
         return
     delay = ctypes.CDLL(LIBRARY).gradtune_fake_device_delay

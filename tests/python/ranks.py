@@ -4,7 +4,7 @@
 
 A test file ends with `ranks.main()`. In the test, `ranks.run(function, size)` starts the processes, waits for them
 and returns how each one ended, with the function's result (JSON). A rank that does not end in time is killed. With the
-variable TEST_DEVICE_LIBRARY the ranks make their tensors on a device (devices.py).
+variable TEST_DEVICE the ranks make their tensors on a device (devices.py).
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ class Running:
                 time.sleep(0.05)
 
 
+DEVICE = {"": "cpu", "cuda": "cuda"}.get(os.environ.get("TEST_DEVICE", ""), "fake")  # its name in torch
+BACKEND = os.environ.get("TEST_BACKEND", "gloo")  # of a GPU's tensors
+
+
 def on_a_device() -> bool:
     """True if the ranks make their tensors on a device (devices.py)."""
-    return bool(os.environ.get("TEST_DEVICE_LIBRARY"))
+    return DEVICE != "cpu"
 
 
 def free_port() -> int:
@@ -78,6 +82,7 @@ def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        **({"NCCL_HOSTID": f"rank{rank}"} if DEVICE == "cuda" else {}),  # see tests/gpu/on_gpu.py
         **more,
     }
 

@@ -557,8 +557,8 @@ class Wrap(unittest.TestCase):
     def test_people_are_told_where_their_program_tells_them(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             told = ranks.must_run(told_to_people, arguments=[folder])
-        why = f"the process group's backend for {'fake' if ranks.on_a_device() else 'cpu'}"
-        self.assertIn(f", gradients over gloo ({why})", told[0]["lines"])
+        why = f"the process group's backend for {ranks.DEVICE}"
+        self.assertIn(f", gradients over {ranks.BACKEND} ({why})", told[0]["lines"])
         self.assertNotIn("\r", told[0]["lines"])
         self.assertEqual(told[1]["lines"], "")
         for of_rank in told:
