@@ -7,8 +7,8 @@ usage: on_gpu.py [--minutes 9.5] [--only STEP,...] PROGRAMS RESULTS
 
 PROGRAMS: the folder that `./run gpu pack` fills. RESULTS: a folder for the logs, one a step, benchmarks' JSON files,
 and summary.json. The summary says for each step if it passed, failed, ran out of time or was not run, and why. The
-most important steps come first. A failed step does not keep the others from running. The exit code is 0 if all steps
-that ran passed.
+most important steps come first. A failed step does not keep the others from running. A call leaves out the steps that
+passed in a former call with the same RESULTS, unless --only names them. The exit code is 0 if all steps passed.
 """
 import argparse
 import json
@@ -23,7 +23,13 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 ROOT = Path(__file__).resolve().parents[2]
-BENCH = ROOT / "tests" / "bench"
+BENCH, GPU = ROOT / "tests" / "bench", ROOT / "tests" / "gpu"
+
+# NCCL refuses ranks of one host that share a GPU. It takes ranks for ranks of several nodes if each has another
+# NCCL_HOSTID, which the ranks set themselves, and connects them by sockets. Their kernels take turns on the GPU, so one
+# channel is enough.
+SHARED_GPU = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
+              "NCCL_SHM_DISABLE": "1", "NCCL_MAX_NCHANNELS": "1"}
 
 # The compressors for sanitizers: one for each source of kernels (engine/compress).
 SANITIZED = {"block_codes": "int8_256", "dense": "none", "int_packed": "int4packed_256", "packed": "packed",
@@ -39,7 +45,13 @@ def steps(programs, results):
     yield "device", 30, [programs / "gpu_device_test"]
     yield "step_kernels", 60, [programs / "gpu_step_kernels_test"]
     yield "compressors", 120, [programs / "gpu_compressors_test"]
-    yield "training", 150, [programs / "gpu_training_test"]
+    yield "package", 150, [python, GPU / "package.py", programs]
+    yield "nccl", 120, [programs / "gpu_training_test", "--gtest_filter=GpuNccl.*"]
+    yield "python", 180, [python, GPU / "python_tables.py", "gloo"]
+    yield "gpt2", 150, [python, BENCH / "gpt2.py", "--links", "none", results / "gpt2.json"]
+    yield "python_nccl", 180, [python, GPU / "python_tables.py", "nccl"]
+    yield "training", 150, [programs / "gpu_training_test", "--gtest_filter=GpuTraining.*"]
+    yield "gpt2_10gbit", 240, [python, BENCH / "gpt2.py", "--links", "10gbit", results / "gpt2-10gbit.json"]
     yield "compress_device", 150, [programs / "bench_compress_device", programs, results / "compress_device.json"]
     yield "compress_torch", 60, [python, BENCH / "compress_torch.py", results / "compress_device.json",
                                  results / "compress_torch.json"]
@@ -54,13 +66,14 @@ def steps(programs, results):
 
 
 def environment(programs):
-    """Libraries are those beside the programs, and those of this Python's torch."""
+    """Libraries are those beside the programs, and those of this Python's torch; the package is that of package.py."""
     folders = [programs / "lib"]
     for packages in [*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))]:
         folders += [Path(packages) / "torch" / "lib", *sorted(Path(packages).glob("nvidia/*/lib"))]
     known = [str(folder) for folder in folders if folder.is_dir()]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(dict.fromkeys(known)), "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-            "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **SHARED_GPU, "LD_LIBRARY_PATH": ":".join(dict.fromkeys(known)), "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(programs / "package"),
+            "PATH": f"{os.environ.get('PATH', os.defpath)}:{programs / 'tools'}"}
 
 
 def run(command, seconds, log, env):
@@ -95,11 +108,25 @@ def name_device(results):
             path.write_text(text.replace('"run":{', '"run":{"device":' + json.dumps(said.stdout.strip()) + ",", 1), encoding="utf-8")
 
 
-def run_all(wanted, results, seconds_for_all, env):
+def former(results):
+    """The summary of former calls; empty if there was none."""
+    path = results / "summary.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def wanted(all_steps, only, results):
+    """The named steps, or all that did not pass in a former call."""
+    if only:
+        return [step for step in all_steps if step[0] in only]
+    passed = {name for name, step in former(results).items() if step["ended"] == "passed"}
+    return [step for step in all_steps if step[0] not in passed]
+
+
+def run_all(asked, results, seconds_for_all, env):
     """Returns 0 if all passed. Steps are tuples of name, seconds and command."""
     deadline = time.monotonic() + seconds_for_all
-    summary = {}
-    for name, seconds, command in wanted:
+    summary = former(results)
+    for name, seconds, command in asked:
         left = deadline - time.monotonic()
         begin = time.monotonic()
         ended = run(command, min(seconds, left), results / f"{name}.log", env) if left > 0 else "not run: no time left"
@@ -123,8 +150,7 @@ def main():
     all_steps = list(steps(options.programs, options.results))
     if unknown := set(options.only) - {name for name, _, _ in all_steps}:
         parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(name for name, _, _ in all_steps)}")
-    wanted = [step for step in all_steps if not options.only or step[0] in options.only]
-    status = run_all(wanted, options.results, 60 * options.minutes, environment(options.programs))
+    status = run_all(wanted(all_steps, options.only, options.results), options.results, 60 * options.minutes, environment(options.programs))
     name_device(options.results)
     return status
 

@@ -45,6 +45,17 @@ class OnGpu(unittest.TestCase):
     def test_where_all_pass_the_status_is_0(self):
         self.assertEqual(0, self.run_all([("good", 20, ["true"])])[0])
 
+    def test_a_second_call_goes_on_where_the_first_was_cut_off(self):
+        steps = [("good", 20, ["true"]), ("bad", 20, ["false"]), ("late", 20, ["true"])]
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as said:
+            results = Path(folder)
+            self.assertEqual(steps, on_gpu.wanted(steps, [], results))
+            on_gpu.run_all(steps[:2], results, 100, dict(os.environ))
+            self.assertEqual(steps[1:], on_gpu.wanted(steps, [], results))
+            self.assertEqual(steps[:1], on_gpu.wanted(steps, ["good"], results))
+            self.assertEqual(1, on_gpu.run_all(steps[1:], results, 100, dict(os.environ)))
+        self.assertIn("2 of 3 passed; not: bad", said.getvalue())
+
     def test_what_comes_when_time_is_up_is_not_run(self):
         status, ended, _, _ = self.run_all([("slow", 20, ["sleep", "60"]), ("late", 20, ["true"])], seconds=0.5)
         self.assertEqual(1, status)

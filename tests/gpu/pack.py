@@ -5,7 +5,8 @@
 
 usage: pack.py BUILD_FOLDER ARCHIVE.tar.xz
 
-It leaves out the libraries of C, C++, LibTorch and NVIDIA: the other machine has them, or its torch does.
+It leaves out the libraries of C, C++, LibTorch and NVIDIA: the other machine has them, or its torch does. Besides the
+programs, the archive has what package.py makes the Python package from, and the tools that shape a network.
 """
 import shutil
 import subprocess
@@ -16,7 +17,14 @@ from pathlib import Path
 
 THERE = ("libc.so", "libm.so", "libdl.so", "librt.so", "libpthread.so", "libutil.so", "ld-linux", "linux-vdso", "libgcc_s.so", "libstdc++",
          "libtorch", "libc10", "libcu", "libnv", "libshm", "libnccl", "libgomp-")
-EXAMPLES = ("train_synthetic",)
+PROGRAMS = ("gradtune", "examples/train_synthetic")
+TOOLS = ("ip", "tc")
+# A tool sees its libraries alone: the other machine's programs have their own.
+START = """#!/bin/sh
+here=$(dirname "$0")
+LD_LIBRARY_PATH=$here/lib exec "$here/bin/$(basename "$0")" "$@"
+"""
+HEADERS, INCLUDES = "gloo", (Path("/usr/include"), Path("/usr/local/include"))  # torch does not bring them
 
 
 def libraries_of(program):
@@ -28,18 +36,36 @@ def libraries_of(program):
             yield name, Path(place.split(" ")[0])
 
 
+def found(path, what):
+    if path is None:
+        sys.exit(f"pack.py: {what}: not found on this machine")
+    return Path(path)
+
+
+def add(program, folder, libraries):
+    """Copies it and its libraries there."""
+    for name, place in libraries_of(program):
+        shutil.copyfile(place.resolve(), libraries / name)
+    shutil.copy(program, folder / program.name)
+    subprocess.run(["strip", "--strip-all", folder / program.name], check=True)
+
+
 def main():
     build, archive = Path(sys.argv[1]), Path(sys.argv[2])
     programs = [path for path in sorted((build / "gpu").iterdir()) if path.is_file()]
-    programs += [build / "examples" / name for name in EXAMPLES]
+    programs += [build / name for name in PROGRAMS]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "programs"
-        (root / "lib").mkdir(parents=True)
+        for name in ("lib", "include", "tools/bin", "tools/lib"):
+            (root / name).mkdir(parents=True)
         for program in programs:
-            for name, place in libraries_of(program):
-                shutil.copyfile(place.resolve(), root / "lib" / name)
-            shutil.copy(program, root / program.name)
-            subprocess.run(["strip", "--strip-all", root / program.name], check=True)
+            add(program, root / ("lib" if program.suffix == ".so" else "."), root / "lib")
+        for tool in TOOLS:
+            add(found(shutil.which(tool, path="/usr/sbin:/sbin:/usr/bin:/bin"), tool), root / "tools" / "bin", root / "tools" / "lib")
+            (root / "tools" / tool).write_text(START, encoding="utf-8")
+            (root / "tools" / tool).chmod(0o755)
+        headers = next((path for path in INCLUDES if (path / HEADERS).is_dir()), None)
+        shutil.copytree(found(headers, f"headers {HEADERS}") / HEADERS, root / "include" / HEADERS)
         with tarfile.open(archive, "w:xz", preset=6) as packed:
             packed.add(root, "programs")
     print(f"{archive}: {len(programs)} programs, {archive.stat().st_size / 2**20:.1f} MiB")
