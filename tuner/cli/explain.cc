@@ -15,6 +15,7 @@
 #include "tuner/files/trace_file.h"
 #include "tuner/report/explanation_words.h"
 #include "tuner/report/report.h"
+#include "tuner/report/summary.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -36,7 +37,7 @@ core::Result<std::string> explain_journal(const ExplainOptions& options) {
   if (!report) return named(options.file, report.error());
   const core::Result<Explanation>& explanation = report.value().explanation;
   if (!explanation) return invalid(options.file, explanation.error().message);
-  return in_words(explanation.value());
+  return in_words(explanation.value(), story(report.value()));
 }
 
 core::Result<std::string> explain_strategy(const ExplainOptions& options, const std::string& text) {
@@ -72,7 +73,7 @@ core::Result<std::string> explain_strategy(const ExplainOptions& options, const 
   const auto model = policies::StepTimePredictor::of(std::move(table).value(), known, std::move(cost).value());
   const auto explanation = tuner::explain({file.value().strategy, file.value().label}, knowledge, model, false);
   if (!explanation) return invalid(options.cost, "it has no times for a step of the strategy");
-  return in_words(*explanation);
+  return in_words(*explanation, explanation->label);
 }
 
 }  // namespace

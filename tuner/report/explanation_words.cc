@@ -115,6 +115,10 @@ std::string place_of(const Explanation& explanation) {
   for (const RanStrategy& each : explanation.ran) {
     if (&each != &*own && (other == nullptr || each.measured_ms < other->measured_ms)) other = &each;
   }
+  if (other->measured_ms < own->measured_ms) {
+    return fmt::format("Its steps took {}. Of {} strategies that ran, {} took the least, {}. ", in_ms(own->measured_ms),
+                       explanation.ran.size(), other->candidate.label, in_ms(other->measured_ms));
+  }
   return fmt::format("Its steps took {}, and those of the next best of {} strategies that ran {} ({}). ",
                      in_ms(own->measured_ms), explanation.ran.size(), in_ms(other->measured_ms),
                      other->candidate.label);
@@ -296,8 +300,8 @@ std::vector<std::string> sentences(const Explanation& explanation) {
   return {why_so(explanation), what_limits(explanation), what_helps(explanation)};
 }
 
-std::string in_words(const Explanation& explanation) {
-  std::string text = explanation.label + "\n" + where(explanation) + "\n";
+std::string in_words(const Explanation& explanation, const std::string& headline) {
+  std::string text = headline + "\n" + where(explanation) + "\n";
   for (const std::string& sentence : sentences(explanation)) text += sentence + "\n";
   return text + "\n" + buckets_table(explanation) + legend(explanation) + ran_table(explanation);
 }

@@ -18,7 +18,7 @@ std::string way_of(const core::Option& option);
 // refuted by the measured steps, the last two say so.
 std::vector<std::string> sentences(const Explanation& explanation);
 
-// For a terminal: the sentences, a table of the buckets, and one of the strategies that ran.
-std::string in_words(const Explanation& explanation);
+// For a terminal: the headline, the sentences, a table of the buckets, and one of the strategies that ran.
+std::string in_words(const Explanation& explanation, const std::string& headline);
 
 }  // namespace gradtune::tuner

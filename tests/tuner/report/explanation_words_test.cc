@@ -127,6 +127,9 @@ TEST(ExplanationWords, CompareTheStrategyWithThoseThatRan) {
       sentences(explanation)[0],
       StartsWith("Its steps took 104.0 ms, and those of the next best of 3 strategies that ran 110.0 ms (near). "));
   EXPECT_THAT(sentences(explanation)[1], HasSubstr("The model is off by up to 10.0 % for what ran"));
+  explanation.ran[2] = ran("faster", 90, 95);
+  EXPECT_THAT(sentences(explanation)[0],
+              StartsWith("Its steps took 104.0 ms. Of 3 strategies that ran, faster took the least, 90.0 ms. "));
 }
 
 TEST(ExplanationWords, SayWhatLimitsAStep) {
@@ -186,16 +189,15 @@ TEST(ExplanationWords, NameWaysToSend) {
 
 TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
   const auto second_line = [](const std::string& text) { return text.substr(0, text.find('\n', text.find('\n') + 1)); };
-  EXPECT_EQ(
-      second_line(in_words(explanation_of("half_1gbit"))),
-      "bf16 all_reduce, 8 buckets\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s, and a message takes 1.15 "
-      "ms besides.");
+  EXPECT_EQ(second_line(in_words(explanation_of("half_1gbit"), "the headline")),
+            "the headline\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s, and a message takes 1.15 "
+            "ms besides.");
   Explanation explanation = made_up({{130}});
   explanation.ranks = {.size = 4, .local_size = 2};
   explanation.links = {{.level = core::Level::inter, .mbit_per_s = 200, .message_ms = 1.5},
                        {.level = core::dimension(1), .mbit_per_s = 0, .message_ms = 2}};
   EXPECT_EQ(
-      second_line(in_words(explanation)),
+      second_line(in_words(explanation, "made up")),
       "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s, and a message takes 1.50 ms "
       "besides; the link along dimension 1 takes no time for bytes that could be measured, and a message takes 2.00 "
       "ms besides.");
@@ -203,7 +205,7 @@ TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
 
 TEST(ExplanationWords, SayWhichCompressorsAreUsed) {
   EXPECT_THAT(
-      in_words(explanation_of("lossy_200mbit")),
+      in_words(explanation_of("lossy_200mbit"), ""),
       HasSubstr("\ntopk: the largest elements, this share of all\nbf16: rounded to bfloat16, 8 bits of precision\n"));
 }
 
@@ -211,7 +213,7 @@ TEST(ExplanationWords, HaveATableOfBuckets) {
   Explanation explanation = made_up({{130}, {}});
   explanation.buckets[0].measured_ms = 6.25;
   explanation.ran = {{.candidate = {{}, "made up"}, .steps = 9, .measured_ms = 104, .expected_ms = 100}};
-  const std::string text = in_words(explanation);
+  const std::string text = in_words(explanation, "made up");
   EXPECT_THAT(text, StartsWith("made up\nOn 2 ranks.\nGradients are sent in 2 groups"));
   EXPECT_THAT(text, ContainsRegex("\n +0  9.weight to 9.bias +4.0 KiB  bf16, all-reduce +5.00 +6.25 +.30.0 +.30.0  "
                                   "uncompressed, all-reduce\n"));
