@@ -38,7 +38,8 @@ enum Position : size_t {
   kExcessValue = 28,  // the same share, and the bucket's value
   kWorkMs = 29,
   kNewBuffers = 30,
-  kUsed = 31,
+  kNegatedStepMs = 31,
+  kUsed = 32,
 };
 static_assert(kUsed == kControlWords);
 
@@ -88,6 +89,8 @@ constexpr Reduced kReduced[] = {
      [](double value, core::StepReport& report) { report.excluded = value > 0; }},
     {kStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? local.step_ms : 0; },
      [](double value, core::StepReport& report) { report.step_ms = value; }},
+    {kNegatedStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? -local.step_ms : -0.0; },
+     [](double value, core::StepReport& report) { report.step_ms = (report.step_ms - value) / 2; }},
     {kComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? local.compute_ms : 0; },
      [](double value, core::StepReport& report) { report.compute_ms_max = value; }},
     {kNegatedComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? -local.compute_ms : -0.0; },

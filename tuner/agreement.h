@@ -77,7 +77,7 @@ inline constexpr auto kLocalStepFields = std::tuple{
 // The control word. It is reduced over ranks by maximum, element by element. Values whose minimum matters too are
 // also sent negated. All values are exact in a double. An invalid time counts as 0, and a step without a time is
 // excluded.
-constexpr int kControlWords = 31;
+constexpr int kControlWords = 32;
 using ControlWord = std::array<double, kControlWords>;
 
 // The content of the reduced word, which is the same on every rank.

@@ -7,7 +7,7 @@
 
 namespace gradtune::tuner {
 
-// Step times in ms, maximum over ranks.
+// Step times in ms, over ranks as in core::StepReport.
 struct Comparison {
   double baseline_ms = 0;
   double committed_ms = 0;  // of the strategy; 0: nothing was confirmed

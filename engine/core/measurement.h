@@ -42,8 +42,11 @@ std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual"
 // is about.
 struct StepReport {
   int64_t step = 0;
-  int32_t slot = 0;    // of the strategy that ran in this step (tuner/agreement.h)
-  double step_ms = 0;  // wall time between the same point of successive steps, maximum over ranks
+  int32_t slot = 0;  // of the strategy that ran in this step (tuner/agreement.h)
+  // Wall time between the same point of successive steps, the mean of the longest and the shortest over ranks. Over many
+  // steps it is the same on all ranks. On a link with a delay one rank may be ahead of another by up to that delay, and
+  // they change places in each step: its longest time alone would be too long in all of them.
+  double step_ms = 0;
   // Time of forward and backward without gradtune's own work, largest and smallest over ranks. A slow rank shows
   // here and is not blamed on the strategy.
   double compute_ms_max = 0, compute_ms_min = 0;

@@ -34,7 +34,8 @@ struct TimedRun {
   std::vector<TimedOp> steps = {};
 };
 
-// The knowledge of a job that a policy may use. Times are medians over steps of the maximum over ranks.
+// The knowledge of a job that a policy may use. Times are medians over steps; those of whole steps are over ranks as in
+// core::StepReport.
 struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
   core::Ranks ranks = {};

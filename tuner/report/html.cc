@@ -189,7 +189,7 @@ std::string steps_part(const Report& report) {
   if (roles.contains("chosen")) items += dot("fill chosen", "what was chosen");
   text += legend(items);
   text += note(
-      "A dot is a step: the time between the same point of two steps, on the slowest rank. Pale dots are steps with an "
+      "A dot is a step: the time between the same point of two steps, over all ranks. Pale dots are steps with an "
       "evaluation, a checkpoint or a preparation in them, which count for nothing. Dots at the upper edge took longer "
       "than the axis shows. Dashed lines are the figures of the decision. The band above names what the tuner did.");
   const std::vector<size_t> marked = marked_events(report);

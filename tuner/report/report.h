@@ -29,7 +29,7 @@ namespace gradtune::tuner {
 struct ReportStep {
   int64_t step = 0;
   int32_t slot = 0;
-  double ms = 0;        // maximum over ranks
+  double ms = 0;        // over ranks, as in core::StepReport
   bool counts = false;  // it is not excluded (evaluation, checkpoint, preparation), and all gradients were finite
 };
 
