@@ -46,7 +46,7 @@ struct LocalStep {
   int64_t step = -1;  // the step before; -1: there was none
   double step_ms = 0;
   double compute_ms = 0;
-  double comm_ms = 0;        // time of all collectives; 0: there were none
+  double comm_ms = 0;        // time of all collectives, the mean with the step before that; 0: there were none
   double work_ms = 0;        // work on gradients on the training thread
   int64_t updates = 1;       // of the program in the step, the same on all ranks; more than 1 in rounds
   int32_t rank = 0;          // this rank

@@ -109,10 +109,11 @@ void StepProtocol::announce(const Command& command, std::string text) {
 }
 
 void StepProtocol::end_step(const Times& times) {
+  const double comm_ms_before = std::exchange(comm_ms_, times.comm_ms);
   local_ = {.step = step_,
             .step_ms = times.step_ms,
             .compute_ms = times.compute_ms,
-            .comm_ms = times.comm_ms,
+            .comm_ms = comm_ms_before > 0 && comm_ms_ > 0 ? (comm_ms_before + comm_ms_) / 2 : comm_ms_,
             .work_ms = times.work_ms,
             .updates = times.updates,
             .rank = rank_,

@@ -123,6 +123,7 @@ class StepProtocol {
   int64_t step_ = 0, nonfinite_steps_ = 0;
   bool excluded_ = true;  // the first step is excluded
   LocalStep local_;       // for the control word: times of the step before
+  double comm_ms_ = 0;    // of the step before alone
   core::Excess excess_;   // of the step under way
   std::vector<core::BucketLoss> losses_;
   ControlWord word_{};

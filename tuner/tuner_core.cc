@@ -47,6 +47,7 @@ Context make_context(const TunerOptions& options, Tuner::MakePolicy make_policy,
 Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
                   const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)
     : context_(make_context(options, std::move(make_policy), std::move(knowledge), baselines, imported)),
+      timings_(context_.knowledge.machine.idle_links),
       phase_(Observing(imported ? Observing::Before::imported : Observing::Before::search, context_.baselines.count)) {
   for (int32_t slot = 0; slot < context_.baselines.count; ++slot) {
     context_.slots.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
@@ -214,7 +215,9 @@ void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops)
   std::vector<policies::TimedRun>& timed = context_.knowledge.timed;
   if (!context_.slots.contains(slot) || timed.size() == kMostTimed) return;
   const core::Strategy& strategy = context_.candidate(slot).strategy;
-  if (are_of(strategy, ops)) timed.push_back({strategy, std::move(ops)});
+  if (!are_of(strategy, ops)) return;
+  auto learned = timings_.add(slot, context_.diary.step, std::move(ops));
+  if (learned) timed.push_back({strategy, std::move(*learned)});
 }
 
 void Tuner::Core::learn_table(const core::GradientTable& table) {

@@ -15,6 +15,7 @@
 
 #include "tuner/context.h"
 #include "tuner/guard.h"
+#include "tuner/paired_timings.h"
 #include "tuner/phase.h"
 #include "tuner/tuner.h"
 
@@ -61,6 +62,7 @@ class Tuner::Core {
   Action put_in_force(const Command& command);
 
   Context context_;
+  PairedTimings timings_;
   Phase phase_;
   Guard guard_;
   std::vector<Score> ended_;   // with the last report

@@ -43,16 +43,17 @@ std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual"
 struct StepReport {
   int64_t step = 0;
   int32_t slot = 0;  // of the strategy that ran in this step (tuner/agreement.h)
-  // Wall time between the same point of successive steps, the mean of the longest and the shortest over ranks. Over many
-  // steps it is the same on all ranks. On a link with a delay one rank may be ahead of another by up to that delay, and
-  // they change places in each step: its longest time alone would be too long in all of them.
+  // Wall time between the same point of successive steps, the mean of the longest and the shortest over ranks. Over
+  // many steps it is the same on all ranks. On a link with a delay, one rank may be ahead of another by up to that
+  // delay. They change places in each step, so the longest time would be too long in all of them.
   double step_ms = 0;
   // Time of forward and backward without gradtune's own work, largest and smallest over ranks. A slow rank shows
   // here and is not blamed on the strategy.
   double compute_ms_max = 0, compute_ms_min = 0;
   int32_t slowest_rank = -1;  // the rank whose computation took longest; -1: not known
   // The total time of all collectives, on the rank where it was least: on the others it includes waiting for a peer.
-  // Under one strategy, changes of this come from the link. 0: there were no collectives.
+  // It is the mean with the step before, as a rank that is ahead in one step is behind in the next. Under one strategy,
+  // changes of this come from the link. 0: there were no collectives.
   double comm_ms = 0;
   // The time for which the training thread itself worked on gradients (copies, compression, decompression), largest
   // over ranks. No computation hides it. 0: not known.

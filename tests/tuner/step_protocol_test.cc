@@ -42,11 +42,8 @@ class Preparing : public ::testing::Test {
     return step();
   }
 
-  std::vector<core::Status> statuses_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
-
- private:
-  std::vector<StepProtocol::Received> step() {
+  // Each rank's collectives took `comm_ms` of its number.
+  std::vector<StepProtocol::Received> step(const std::vector<double>& comm_ms = {0, 0, 0}) {
     std::vector<double> reduced;
     std::vector<std::span<double>> words;
     for (const auto& rank : ranks_) {
@@ -60,10 +57,13 @@ class Preparing : public ::testing::Test {
       std::ranges::copy(reduced, words[r].begin());
       all.push_back(ranks_[r]->protocol.receive().value());
       ranks_[r]->protocol.carry_out(all.back().command);
-      ranks_[r]->protocol.end_step({});
+      ranks_[r]->protocol.end_step({.comm_ms = comm_ms[r]});
     }
     return all;
   }
+
+  std::vector<core::Status> statuses_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
 TEST_F(Preparing, WhatIsPreparedOnAllRanksHasNoFailure) {
@@ -91,6 +91,19 @@ TEST_F(Preparing, TheOthersNameTheRankThatCouldNot) {
   EXPECT_EQ(all[1].failure, "no memory");
   EXPECT_EQ(all[2].failure, all[0].failure);
   EXPECT_TRUE(statuses_[0].ok() && !statuses_[1].ok() && statuses_[2].ok());
+}
+
+// On a link with a delay a rank that is ahead waits for two delays, and then for none: the link did not change.
+TEST_F(Preparing, TheCollectivesOfRanksThatAreADelayApartTakeTheMeanOfTwoSteps) {
+  step({16, 16, 16});
+  step({16, 16, 16});
+  step({30, 2, 30});
+  EXPECT_EQ(step({2, 30, 2})[0].report.comm_ms, 9);
+  for (const bool is_ahead : {true, false, true}) {
+    EXPECT_EQ(step(is_ahead ? std::vector<double>{30, 2, 30} : std::vector<double>{2, 30, 2})[0].report.comm_ms, 16);
+  }
+  step({0, 0, 0});
+  EXPECT_EQ(step({0, 0, 0})[0].report.comm_ms, 0) << "there were none";
 }
 
 }  // namespace

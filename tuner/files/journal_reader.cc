@@ -15,6 +15,7 @@
 #include "tuner/files/strategy_file.h"
 #include "tuner/files/strict_json.h"
 #include "tuner/files/table_json.h"
+#include "tuner/paired_timings.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -353,7 +354,11 @@ class Parser {
 
 std::vector<policies::TimedRun> JournalFile::runs() const {
   std::vector<policies::TimedRun> runs;
-  for (const Timing& timing : timings) runs.push_back({strategies.at(timing.slot).strategy, timing.ops});
+  PairedTimings paired(job.machine.idle_links);
+  for (size_t t = 0; t < timings.size(); ++t) {
+    auto learned = paired.add(timings[t].slot, timed_steps[t], timings[t].ops);
+    if (learned) runs.push_back({strategies.at(timings[t].slot).strategy, std::move(*learned)});
+  }
   return runs;
 }
 
