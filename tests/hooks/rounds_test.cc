@@ -376,16 +376,18 @@ TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
   run_ranks(2, [](const Rank& rank) {
     const auto group = make_group();
     Wrapped job(group, {.most = 8, .least = 4, .dense_steps = 10}, {.fidelity = "half"});
+    double longest_ms = 0;  // a single round of so few microseconds may seem to have no exchange
     for (int64_t step = 0; step < 210; ++step) {
       ASSERT_EQ(job.optimizer.progress().synchronous, step < 10);
       job.step(rank.rank, step);
+      longest_ms = std::max(longest_ms, job.optimizer.progress().exchange_ms);
     }
     const auto progress = job.optimizer.progress();
     EXPECT_GE(progress.rounds, 200 / 8);
     EXPECT_LE(progress.rounds, 200 / 4);
     EXPECT_GE(progress.updates_a_round, 4);
     EXPECT_LE(progress.updates_a_round, 8);
-    EXPECT_GT(progress.exchange_ms, 0);
+    EXPECT_GT(longest_ms, 0);
     job.optimizer.end_round();
     for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
     EXPECT_FALSE(job.optimizer.end_round());
