@@ -89,8 +89,10 @@ constexpr Reduced kReduced[] = {
      [](double value, core::StepReport& report) { report.excluded = value > 0; }},
     {kStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? local.step_ms : 0; },
      [](double value, core::StepReport& report) { report.step_ms = value; }},
-    {kNegatedStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? -local.step_ms : -0.0; },
-     [](double value, core::StepReport& report) { report.step_ms = (report.step_ms - value) / 2; }},
+    {kNegatedStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? -local.step_ms : kNoMs; },
+     [](double value, core::StepReport& report) {
+       if (value > kNoMs) report.step_ms = (report.step_ms - value) / 2;  // behind the row of the longest
+     }},
     {kComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? local.compute_ms : 0; },
      [](double value, core::StepReport& report) { report.compute_ms_max = value; }},
     {kNegatedComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? -local.compute_ms : -0.0; },

@@ -111,6 +111,7 @@ TEST(Agreement, ExcludesWhatHasNoTime) {
     job.locals[1] = {.step = 1, .step_ms = no_time, .compute_ms = no_time};
     const core::StepReport report = job.agreed_step().report;
     EXPECT_TRUE(report.excluded);
+    EXPECT_EQ(100, report.step_ms);
     EXPECT_EQ(70, report.compute_ms_max);
     EXPECT_EQ(0, report.compute_ms_min);
   }
