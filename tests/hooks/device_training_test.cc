@@ -372,9 +372,15 @@ TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
     const auto group = make_group();
     for (const char* option : kDeviceOptions) {
       const Parameters on_cpu = train(rank, group, {.option = option});
-      const DeviceJob job{.option = option, .collectives = "nccl"};
-      EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(Where::copied, job)))) << option;
+      for (const Where where : {Where::copied, Where::kernels}) {
+        const DeviceJob job{.option = option, .collectives = "nccl"};
+        EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, job)))) << option;
+      }
     }
+    const DeviceJob bad{.option = kDeviceOptions[5], .bad_step = 2};
+    DeviceJob over_nccl = at(Where::kernels, bad);
+    over_nccl.collectives = "nccl";
+    EXPECT_TRUE(same_bits(train(rank, group, bad), train(rank, group, over_nccl)));
   };
   run_ranks(2, body, {.environment = kOverFakeNccl.environment});
 }
