@@ -8,9 +8,9 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr double kLongDelayUs = 5000;  // a busy machine without a delay seemed to have 4.7 ms
+constexpr double kLongDelayUs = 5000;  // busy machines without a delay tell up to 4.7 (tests/golden/journals)
 
-bool is_of_same(const policies::TimedOp& a, const policies::TimedOp& b) {
+bool is_same_operation(const policies::TimedOp& a, const policies::TimedOp& b) {
   return a.bucket == b.bucket && a.step == b.step;
 }
 
@@ -32,7 +32,7 @@ std::optional<std::vector<policies::TimedOp>> PairedTimings::add(int32_t slot, i
   if (!are_paired_) return ops;
   const auto before = std::exchange(waiting_, std::nullopt);
   const bool is_next = before && before->slot == slot && before->step + 1 == step;
-  if (!is_next || !std::ranges::equal(before->ops, ops, is_of_same)) {
+  if (!is_next || !std::ranges::equal(before->ops, ops, is_same_operation)) {
     waiting_ = Waiting{slot, step, std::move(ops)};
     return {};
   }

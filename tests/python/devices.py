@@ -123,8 +123,7 @@ def slow(us: int, stream: int = 0) -> Iterator[None]:
         yield
         return
     if not LIBRARY:
-        place = device()
-        with torch.cuda.stream(torch.cuda.Stream(place, stream_id=stream, device_index=0, device_type=1)):
+        with torch.cuda.stream(torch.cuda.Stream(device(), stream_id=stream, device_index=0, device_type=1)):
             torch.cuda._sleep(50 * us * CYCLES_A_US)
         yield
         return
