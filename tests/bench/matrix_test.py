@@ -12,7 +12,7 @@ from unittest import mock
 
 import matrix
 from support.matrix_page import colour, page, summary
-from support.matrix_plans import CAPS, by_hand, raced, sizes_of
+from support.matrix_plans import CAPS, by_hand, loses, raced, sizes_of, small_tensors
 from support.shaped import measured_ms, plans
 
 JOURNAL = Path(__file__).resolve().parents[1] / "golden" / "journals" / "half_1gbit.jsonl"
@@ -83,6 +83,29 @@ class Plans(unittest.TestCase):
                 if "8 MiB" in label and len(bucket["slices"]) > 1:
                     self.assertLessEqual(sum(piece["length"] for piece in bucket["slices"]), 1 << 21)
         self.assertEqual((10, 1), (counts["each tensor"], counts["one bucket"]))
+
+    def test_small_tensors_keep_their_program_where_the_other_is_lossy(self):
+        entries, lossy = json.loads(json.dumps(ENTRIES)), "int3packed:256: encode@device all_gather decode@device"
+        sizes = sizes_of(entries)
+        plan = chosen(entries)
+        small = small_tensors(plan, sizes)
+        self.assertEqual(plan["tensors"][-len(small):], small[::-1])
+        self.assertLessEqual(sum(sizes[name] for name in small), 0.005 * sum(sizes.values()))
+        plan["buckets"] = [
+            {"option": option, "due": "backward", "slices": [{"tensor": name, "offset": 0, "length": sizes[name]} for name in names]}
+            for option, names in ((lossy, plan["tensors"][:-len(small)]), ("reduce_scatter all_gather", plan["tensors"][-len(small):]))]
+        plan["order"] = [[0, 1], [1, 0], [1, 1]]
+        made = by_hand([entry for entry in entries if entry.get("kind") == "table"], plan)
+        self.assertEqual({lossy, "reduce_scatter all_gather"}, {label.rpartition(", ")[0].removeprefix("by hand: ") for label in made})
+        for label, other in made.items():
+            options = {piece["tensor"]: bucket["option"] for bucket in other["buckets"] for piece in bucket["slices"]}
+            self.assertEqual({"reduce_scatter all_gather"}, {options[name] for name in small}, label)
+            self.assertEqual("int3packed" in label, options[plan["tensors"][0]] == lossy)
+            self.assertEqual(sizes, {piece["tensor"]: piece["length"] for bucket in other["buckets"] for piece in bucket["slices"]})
+        one = made[f"by hand: {lossy}, one bucket"]
+        self.assertEqual([[0, 1], [1, 0], [1, 1]], one["order"])
+        self.assertTrue(loses("int8,bf16: encode@device all_to_all decode@device encode@device all_gather decode@device"))
+        self.assertFalse(loses("bf16: encode@device all_reduce decode@device") or loses("reduce_scatter all_gather"))
 
     def test_a_table_of_rows_keeps_its_bucket(self):
         entries = json.loads(json.dumps(ENTRIES))
