@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tuner/confirm.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -30,13 +31,11 @@ std::string_view bucket_of(std::string_view finding) {
   return at == std::string_view::npos ? finding : finding.substr(at + 2);
 }
 
-std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.1f} %", 100 * share) : "not known"; }
-
 std::string claim_in_words(const Standing& standing) {
   const Comparison& claim = standing.comparison;
   std::string text;
   if (claim.baseline_ms > 0 && claim.committed_ms > 0) {
-    text = fmt::format("{:.1f} -> {:.1f} ms a step, ", claim.baseline_ms, claim.committed_ms);
+    text = fmt::format("{} -> {} a step, ", number(claim.baseline_ms), in_ms(claim.committed_ms));
   }
   text += "gain " + percent(claim.gain);
   if (std::isfinite(claim.gain_low)) {
@@ -46,7 +45,7 @@ std::string claim_in_words(const Standing& standing) {
   return fmt::format("{}, baseline {}", text, without_role(standing.baseline));
 }
 
-std::string at_ms(double ms) { return ms > 0 ? fmt::format(" at {:.1f} ms a step", ms) : std::string(); }
+std::string at_ms(double ms) { return ms > 0 ? fmt::format(" at {} a step", in_ms(ms)) : std::string(); }
 
 std::string dropped_in_words(const Standing::Former& former) {
   return fmt::format("{} was dropped in step {}{}{}", without_role(former.label), former.step,
@@ -98,21 +97,21 @@ std::string in_words(const Decision& decision) {
   using What = Decision::What;
   const auto& [step, stage, what, label, value] = decision;
   switch (what) {
-    case What::compute_slowest: return fmt::format("forward and backward take {:.1f} ms on the slowest rank", value);
-    case What::compute_fastest: return fmt::format("forward and backward take {:.1f} ms on the fastest rank", value);
-    case What::baseline: return fmt::format("gains are measured against {}, {:.1f} ms a step", label, value);
+    case What::compute_slowest: return fmt::format("forward and backward take {} on the slowest rank", in_ms(value));
+    case What::compute_fastest: return fmt::format("forward and backward take {} on the fastest rank", in_ms(value));
+    case What::baseline: return fmt::format("gains are measured against {}, {} a step", label, in_ms(value));
     case What::prepare_failed: return fmt::format("could not be prepared on all ranks: {}", label);
-    case What::predict: return fmt::format("{} is expected to take {:.1f} ms a step", label, value);
+    case What::predict: return fmt::format("{} is expected to take {} a step", label, in_ms(value));
     case What::measure:
-      return value > 0 ? fmt::format("{} takes {:.1f} ms a step", label, value)
+      return value > 0 ? fmt::format("{} takes {} a step", label, in_ms(value))
                        : fmt::format("{} could not be measured", label);
     case What::eliminate: return fmt::format("{} is out, {} behind the best", label, percent(std::expm1(value)));
     case What::race_won:
       return fmt::format("{} wins the race, where it took {} less than the baseline", label,
                          percent(-std::expm1(-value)));
     case What::confirm: return fmt::format("{} is compared with the baseline in {:.0f} fresh pairs", label, value);
-    case What::baseline_took: return fmt::format("beside {}, the baseline took {:.1f} ms a step", label, value);
-    case What::winner_took: return fmt::format("beside the baseline, {} took {:.1f} ms a step", label, value);
+    case What::baseline_took: return fmt::format("beside {}, the baseline took {} a step", label, in_ms(value));
+    case What::winner_took: return fmt::format("beside the baseline, {} took {} a step", label, in_ms(value));
     case What::gain_at_least: return fmt::format("the gain of {} is at least {}", label, percent(value));
     case What::gain_at_most: return fmt::format("the gain of {} is at most {}", label, percent(value));
     case What::commit: return fmt::format("{} is committed, with a gain of {}", label, percent(value));
@@ -121,7 +120,7 @@ std::string in_words(const Decision& decision) {
     case What::keep_baseline: return fmt::format("the baseline stays: {}", label);
     case What::keep_committed: return fmt::format("{} stays", label);
     case What::tuning_steps: return fmt::format("{} is kept after {:.0f} steps of tuning", label, value);
-    case What::tuning_cost: return fmt::format("{} is kept after tuning that cost {:.1f} s", label, value / 1000);
+    case What::tuning_cost: return fmt::format("{} is kept after tuning that cost {}", label, in_seconds(value));
     case What::drift: return moved("steps take", value);
     case What::link: return moved("collectives take", value);
     case What::density:
@@ -169,8 +168,7 @@ std::string finding_in_words(const Decision& decision) {
 std::string in_words(const Standing& standing) {
   std::string text = state_in_words(standing);
   if (standing.tuning_steps == 0) return text;
-  text +=
-      fmt::format("; tuning took {} steps and cost {:.1f} s", standing.tuning_steps, standing.tuning_cost_ms / 1000);
+  text += fmt::format("; tuning took {} steps and cost {}", standing.tuning_steps, in_seconds(standing.tuning_cost_ms));
   const double share = cost_share(standing.tuning_cost_ms, standing.comparison.baseline_ms);
   if (standing.comparison.baseline_ms > 0) {
     text += fmt::format(" ({:.2g} % of {} baseline steps)", 100 * share, kShortJobSteps);

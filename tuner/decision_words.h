@@ -17,7 +17,7 @@ namespace gradtune::tuner {
 std::string in_words(const Decision& decision);
 
 // The state of the job, and what led to it: "committed bf16 all_reduce, 8 buckets: 228.1 -> 104.3 ms a step, gain
-// 54.3 % (at least 53.1 % with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s
+// 54.3 % (at least 53.1 % with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.90 s
 // (0.42 % of 2000 baseline steps)".
 std::string in_words(const Standing& standing);
 

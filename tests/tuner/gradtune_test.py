@@ -4,6 +4,7 @@
 
 usage: gradtune_test.py PROGRAM
 """
+import html
 import json
 import math
 import re
@@ -386,7 +387,7 @@ class Explain(unittest.TestCase):
         head, buckets, columns, ran = done.stdout.split("\n\n")
         story, job, *sentences = head.splitlines()
         self.assertRegex(story, r"^committed bf16 all_reduce, 8 buckets: [\d.]+ -> [\d.]+ ms a step, gain ")
-        self.assertRegex(job, r"^On 2 ranks; the link between ranks carries [\d,.]+ Mbit/s, and a message takes [\d.]+ ms")
+        self.assertRegex(job, r"^On 2 ranks; the link between ranks carries [\d,.]+ Mbit/s, and each message takes [\d.]+ ms")
         self.assertEqual(len(sentences), 3)
         self.assertEqual(len(buckets.splitlines()), 2 + 8)
         self.assertIn("Expected, measured: from the bucket's first operation", columns)
@@ -394,7 +395,7 @@ class Explain(unittest.TestCase):
         self.assertEqual(len(ran.splitlines()), 1 + 4)
         page = self.folder / "page.html"
         self.assertEqual(run("report", JOURNAL, "-o", page).returncode, 0)
-        text = re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")).replace("&quot;", '"')
+        text = html.unescape(re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")))
         for sentence in sentences:
             self.assertIn(sentence, text)
 

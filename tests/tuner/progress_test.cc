@@ -45,7 +45,7 @@ TEST(ProgressLines, TheFirstNamesFidelityAndCompressors) {
 TEST(ProgressLines, TheLastNamesTheConfirmedGainAndTheBoundThatDecided) {
   EXPECT_EQ(final_line(committed(), Stage::watch),
             "gradtune: committed topk:0.01 gather, 3 buckets: 228.1 -> 104.3 ms a step, gain 54.3 % (at least 53.1 % "
-            "with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s (0.42 % of 2000 "
+            "with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.90 s (0.42 % of 2000 "
             "baseline steps)");
 }
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

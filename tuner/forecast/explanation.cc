@@ -11,6 +11,7 @@
 #include "policies/cost/program_cost.h"
 #include "policies/cost/timeline.h"
 #include "policies/space/admission.h"
+#include "policies/space/sparse_tensors.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -85,10 +86,12 @@ class Explainer {
   Explainer(const policies::Candidate& candidate, const policies::Knowledge& knowledge,
             const policies::StepTimePredictor& model)
       : strategy_(candidate.strategy), knowledge_(knowledge), model_(model), table_(model.table()) {
-    options_ = policies::admitted_options(knowledge);
-    const core::Option plain = core::plain_all_reduce(), half = core::encoded_all_reduce({"bf16"}, core::Place::device);
-    usual_ = {plain};
-    if (knowledge.fidelity >= core::Fidelity::half) usual_.push_back(half);
+    dense_ = {.options = policies::admitted_options(knowledge), .usual = {core::plain_all_reduce()}};
+    if (knowledge.fidelity >= core::Fidelity::half) {
+      dense_.usual.push_back(core::encoded_all_reduce({"bf16"}, core::Place::device));
+    }
+    rows_ = {.options = policies::sparse_options(knowledge),
+             .usual = {core::gather_payloads({"rows"}, core::Place::device)}};
   }
 
   std::vector<BucketReason> reasons() const {
@@ -110,6 +113,7 @@ class Explainer {
                          .last = name(bucket.slices.back()),
                          .bytes = bytes(b),
                          .option = bucket.option,
+                         .plain = ways_for(bucket).usual.front(),
                          .expected_ms = expected_ms[b],
                          .others = others(static_cast<int32_t>(b))});
     }
@@ -117,6 +121,17 @@ class Explainer {
   }
 
  private:
+  // The options for a bucket of dense gradients, or for a sparse table.
+  struct Ways {
+    std::vector<core::Option> options;  // that a plan may use
+    std::vector<core::Option> usual;    // those of the baselines, fp32 first
+  };
+
+  const Ways& ways_for(const core::Bucket& bucket) const {
+    const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(bucket.slices.front().tensor)];
+    return bucket.slices.size() == 1 && policies::is_sparse(tensor) ? rows_ : dense_;
+  }
+
   int64_t bytes_of(const core::Bucket& bucket) const {
     return core::numel(bucket) * core::bytes_per_element(core::dtype_of(bucket, table_));
   }
@@ -148,8 +163,9 @@ class Explainer {
   std::vector<core::Option> worth_a_look(const core::Bucket& bucket) const {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table_);
     const core::Extent extent(core::numel(bucket), matrices, core::content_of(bucket, table_));
+    const Ways& known = ways_for(bucket);
     std::vector<std::pair<double, const core::Option*>> ranked;
-    for (const core::Option& option : options_) {
+    for (const core::Option& option : known.options) {
       if (!may_send(bucket, option)) continue;
       const auto work = policies::program_work(model_.cost().table, option, extent, knowledge_.traits,
                                                core::dtype_of(bucket, table_));
@@ -157,7 +173,7 @@ class Explainer {
     }
     std::ranges::stable_sort(ranked, {}, &std::pair<double, const core::Option*>::first);
     std::vector<core::Option> ways;
-    for (const core::Option& option : usual_) {
+    for (const core::Option& option : known.usual) {
       if (may_send(bucket, option)) ways.push_back(option);
     }
     for (size_t r = 0; r < std::min(ranked.size(), kMostWays); ++r) {
@@ -180,8 +196,7 @@ class Explainer {
   const policies::Knowledge& knowledge_;
   const policies::StepTimePredictor& model_;
   const core::GradientTable& table_;
-  std::vector<core::Option> options_;  // that a plan may use
-  std::vector<core::Option> usual_;    // those of the baselines
+  Ways dense_, rows_;
 };
 
 // For each bucket, the median over timed steps of the time from its first operation to its last one.
@@ -224,16 +239,21 @@ std::vector<LinkRate> links_of(const CostTable& cost) {
   return links;
 }
 
-// In the order of their first bucket, without "none".
-std::vector<UsedCompressor> compressors_of(const core::Strategy& strategy, core::TraitsTable known) {
+// The compressors of the buckets, then of their best other ways, without "none".
+std::vector<UsedCompressor> compressors_of(const std::vector<BucketReason>& buckets, core::TraitsTable known) {
   std::vector<UsedCompressor> used;
-  for (const core::Bucket& bucket : strategy.buckets) {
-    for (const core::CompressorSpec& codec : bucket.option.codecs) {
+  const auto add = [&](const core::Option& option) {
+    for (const core::CompressorSpec& codec : option.codecs) {
       const core::CompressorTraits* const traits = core::traits_of(codec, known);
-      if (codec.name == "none" || traits == nullptr) continue;
-      const UsedCompressor one{std::string(traits->name), std::string(traits->summary)};
-      if (std::ranges::find(used, one) == used.end()) used.push_back(one);
+      if (codec.name == "none" || traits == nullptr ||
+          std::ranges::find(used, codec, &UsedCompressor::spec) != used.end())
+        continue;
+      used.push_back({codec, std::string(traits->summary), std::string(traits->parameter_name), traits->fidelity});
     }
+  };
+  for (const BucketReason& bucket : buckets) add(bucket.option);
+  for (const BucketReason& bucket : buckets) {
+    if (!bucket.others.empty()) add(bucket.others.front().option);
   }
   return used;
 }
@@ -273,7 +293,7 @@ std::optional<Explanation> explain(const policies::Candidate& candidate, const p
   sort_by_time(explanation.without);
   sort_by_time(explanation.helped);
   explanation.larger_batch = 1 - with([](CostTable&) {}, 2) / (2 * step->ms);
-  explanation.compressors = compressors_of(strategy, knowledge.traits);
+  explanation.compressors = compressors_of(explanation.buckets, knowledge.traits);
   explanation.left_out = static_cast<int64_t>(strategy.buckets.size() - explanation.buckets.size());
   return explanation;
 }

@@ -57,10 +57,12 @@ struct LinkRate {
   bool operator==(const LinkRate&) const = default;
 };
 
-// A compressor of the strategy, and the line that its table has for users.
+// A compressor of the strategy or of a best other way, and what its table has for users.
 struct UsedCompressor {
-  std::string name;
+  core::CompressorSpec spec;
   std::string summary;
+  std::string parameter_name;                       // empty if it has no parameter
+  core::Fidelity fidelity = core::Fidelity::exact;  // the least that admits it
 
   bool operator==(const UsedCompressor&) const = default;
 };
@@ -70,6 +72,8 @@ struct BucketReason {
   std::string first, last;  // tensors
   int64_t bytes = 0;        // of its gradients, before compression
   core::Option option;
+  // The way of the baseline of fp32: an all-reduce, or an all-gather of a sparse table's rows.
+  core::Option plain = core::plain_all_reduce();
   // From the begin of its first operation to the end of its last one.
   double expected_ms = 0;
   std::optional<double> measured_ms = {};  // median on rank 0

@@ -7,7 +7,7 @@
 
 #include "tuner/report/charts.h"
 #include "tuner/report/markup.h"
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

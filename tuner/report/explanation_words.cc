@@ -8,7 +8,7 @@
 #include <cmath>
 #include <optional>
 
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -16,6 +16,7 @@ namespace {
 constexpr double kAlike = 0.005;  // shares of a step
 constexpr double kHidden = 0.05;  // communication beyond computation
 constexpr double kHelpful = 0.01;
+constexpr double kNoise = 0.02;       // of medians of measured steps
 constexpr double kNoteworthy = 0.05;  // error of the model
 
 std::string_view name_of(Part part) {
@@ -82,10 +83,10 @@ std::string gradients_of(const BucketReason& bucket) {
   return bucket.first == bucket.last ? bucket.first : bucket.first + " to " + bucket.last;
 }
 
-// The time by which a step would be longer if that bucket were sent by an uncompressed all-reduce. None if it is, or if
-// that is not known.
-std::optional<double> uncompressed_more_ms(const BucketReason& bucket, const Explanation& explanation) {
-  const auto plain = std::ranges::find(bucket.others, core::plain_all_reduce(), &OtherWay::option);
+// The time by which a step would be longer if that bucket were sent as the baseline of fp32 sends it. None if it is, or
+// if that is not known.
+std::optional<double> plain_more_ms(const BucketReason& bucket, const Explanation& explanation) {
+  const auto plain = std::ranges::find(bucket.others, bucket.plain, &OtherWay::option);
   if (plain == bucket.others.end()) return {};
   return plain->ms - explanation.expected_ms;
 }
@@ -95,15 +96,15 @@ std::string most_gained(const Explanation& explanation) {
   const BucketReason* most = nullptr;
   double most_ms = kAlike * explanation.expected_ms;
   for (const BucketReason& bucket : explanation.buckets) {
-    const auto more_ms = uncompressed_more_ms(bucket, explanation);
+    const auto more_ms = plain_more_ms(bucket, explanation);
     if (!more_ms || *more_ms <= most_ms) continue;
     most = &bucket;
     most_ms = *more_ms;
   }
   if (most == nullptr) return "";
-  const std::string which = explanation.buckets.size() == 1 ? "" : fmt::format(", most for bucket {}", most->bucket);
-  return fmt::format("; in place of an uncompressed all-reduce, \"{}\" saves {} a step{}", way_of(most->option),
-                     in_ms(most_ms), which);
+  const std::string which = explanation.buckets.size() == 1 ? "" : fmt::format("bucket {} gains most: ", most->bucket);
+  return fmt::format("; by the model, {}with \"{}\" a step is {} shorter than with \"{}\"", which, way_of(most->option),
+                     in_ms(most_ms), way_of(most->plain));
 }
 
 // The place of the strategy among those that ran; nothing if it is not known or the only one.
@@ -115,11 +116,16 @@ std::string place_of(const Explanation& explanation) {
   for (const RanStrategy& each : explanation.ran) {
     if (&each != &*own && (other == nullptr || each.measured_ms < other->measured_ms)) other = &each;
   }
-  if (other->measured_ms < own->measured_ms) {
-    return fmt::format("Its steps took {}. Of {} strategies that ran, {} took the least, {}. ", in_ms(own->measured_ms),
-                       explanation.ran.size(), other->candidate.label, in_ms(other->measured_ms));
+  if (std::abs(other->measured_ms / own->measured_ms - 1) < kNoise) {
+    return fmt::format("The job's steps took {}, about as long as those of {} ({}). ", in_ms(own->measured_ms),
+                       other->candidate.label, in_ms(other->measured_ms));
   }
-  return fmt::format("Its steps took {}, and those of the next best of {} strategies that ran {} ({}). ",
+  if (other->measured_ms < own->measured_ms) {
+    return fmt::format("The job's steps took {}. Of {} strategies that ran, {} took the least, {}. ",
+                       in_ms(own->measured_ms), explanation.ran.size(), other->candidate.label,
+                       in_ms(other->measured_ms));
+  }
+  return fmt::format("The job's steps took {}, and those of the next best of {} strategies that ran {} ({}). ",
                      in_ms(own->measured_ms), explanation.ran.size(), in_ms(other->measured_ms),
                      other->candidate.label);
 }
@@ -140,9 +146,8 @@ std::string why_so(const Explanation& explanation) {
                                    verdicts.slower.size() > 1 ? "at least " : "", in_ms(verdicts.least_slower_ms)));
   add(verdicts.alike, fmt::format("the best other way would be as good (within {} of a step)", percent(kAlike)));
   for (const BucketReason* bucket : verdicts.faster) {
-    add({bucket->bucket},
-        fmt::format("\"{}\" may save {}, which no run has confirmed", way_of(bucket->others.front().option),
-                    in_ms(explanation.expected_ms - bucket->others.front().ms)));
+    add({bucket->bucket}, fmt::format("\"{}\" would save {} by the model", way_of(bucket->others.front().option),
+                                      in_ms(explanation.expected_ms - bucket->others.front().ms)));
   }
   add(verdicts.alone, "no other way is known");
   return fmt::format("{}; {}.", text, fmt::join(reasons, "; "));
@@ -171,18 +176,21 @@ std::string what_limits(const Explanation& explanation) {
   }
   text += fmt::format(" is expected to take {}", in_ms(step_ms));
   if (explanation.measured_ms) text += fmt::format(" ({} were measured)", in_ms(*explanation.measured_ms));
-  const double communication_ms = step_ms - explanation.computation_ms;
-  text += fmt::format(". Communication adds {} to computation", in_ms(communication_ms));
-  if (communication_ms < kHidden * step_ms) {
-    text += ", so computation is the limit.";
-  } else {
-    const Without& most = explanation.without.front();
-    text += fmt::format(", and {} of that are {}.", in_ms(step_ms - most.ms), name_of(most.part));
-  }
-  if (const double error = largest_error(explanation); error > kNoteworthy) {
-    text += fmt::format(" The model is off by up to {} for what ran, so smaller gains are uncertain.", percent(error));
-  }
-  return text;
+  const double communication_ms = std::max(step_ms - explanation.computation_ms, 0.0);
+  text += fmt::format(": {} of computation, and {} that communication adds", in_ms(step_ms - communication_ms),
+                      in_ms(communication_ms));
+  if (communication_ms < kHidden * step_ms) return text + ", so computation is the limit.";
+  const Without& most = explanation.without.front();
+  return text + fmt::format(", of which {} are {}.", in_ms(step_ms - most.ms), name_of(most.part));
+}
+
+// A note if the model's error is not small beside what it promises.
+std::string how_sure(const Explanation& explanation, double best_gain) {
+  const double error = largest_error(explanation);
+  if (error <= kNoteworthy || best_gain <= kHelpful) return "";
+  return fmt::format(
+      " The model is off by up to {} for what ran, {}.", percent(error),
+      error > best_gain ? "more than all these gains, so they are uncertain" : "so smaller gains are uncertain");
 }
 
 std::string what_helps(const Explanation& explanation) {
@@ -202,13 +210,26 @@ std::string what_helps(const Explanation& explanation) {
     }
     text += ".";
   }
-  if (!batch_helps) return text;
-  return text +
-         fmt::format(" With twice the batch, each sample would take {} less time.", percent(explanation.larger_batch));
+  if (batch_helps) {
+    text +=
+        fmt::format(" With twice the batch, each sample would take {} less time.", percent(explanation.larger_batch));
+  }
+  const double of_helped = helped.empty() ? 0 : 1 - helped.front().ms / explanation.expected_ms;
+  return text + how_sure(explanation, std::max(of_helped, explanation.larger_batch));
+}
+
+bool is_used(core::Level level, const Explanation& explanation) {
+  return std::ranges::any_of(explanation.buckets, [&](const BucketReason& bucket) {
+    return std::ranges::any_of(bucket.option.steps, [&](const core::Step& step) {
+      return core::is_collective(step.kind) && step.level == level;
+    });
+  });
 }
 
 std::string link_of(core::Level level) {
-  if (core::is_dimension(level)) return fmt::format("the link along dimension {}", core::number_of(level));
+  if (core::is_dimension(level)) {
+    return fmt::format("the link in round {} of recursive doubling", core::number_of(level) + 1);
+  }
   return level == core::Level::inter ? "the link between nodes" : "the link between ranks";
 }
 
@@ -217,10 +238,11 @@ std::string where(const Explanation& explanation) {
   std::string text = fmt::format("On {} ranks", explanation.ranks.size);
   if (explanation.ranks.local_size > 1) text += fmt::format(", {} in a node", explanation.ranks.local_size);
   for (const LinkRate& link : explanation.links) {
+    if (core::is_dimension(link.level) && !is_used(link.level, explanation)) continue;
     text += "; " + link_of(link.level);
     text += link.mbit_per_s > 0 ? fmt::format(" carries {} Mbit/s", number(link.mbit_per_s))
                                 : std::string(" takes no time for bytes that could be measured");
-    text += fmt::format(", and a message takes {} besides", in_ms(link.message_ms));
+    text += fmt::format(", and each message takes {} more", in_ms(link.message_ms));
   }
   return text + ".";
 }
@@ -241,25 +263,30 @@ std::string buckets_table(const Explanation& explanation) {
                       "best other way");
   for (const BucketReason& bucket : explanation.buckets) {
     const OtherWay* const other = bucket.others.empty() ? nullptr : &bucket.others.front();
-    text += fmt::format(fmt::runtime(kRow), bucket.bucket, shortened(gradients_of(bucket), kNameBytes),
-                        in_bytes(bucket.bytes), shortened(way_of(bucket.option), kWayBytes), number(bucket.expected_ms),
-                        bucket.measured_ms ? number(*bucket.measured_ms) : "-",
-                        more(uncompressed_more_ms(bucket, explanation)),
-                        more(other == nullptr ? std::nullopt : std::optional(other->ms - explanation.expected_ms)),
-                        other == nullptr ? "-" : way_of(other->option));
+    text +=
+        fmt::format(fmt::runtime(kRow), bucket.bucket, shortened(gradients_of(bucket), kNameBytes),
+                    in_bytes(bucket.bytes), shortened(way_of(bucket.option), kWayBytes), number(bucket.expected_ms),
+                    bucket.measured_ms ? number(*bucket.measured_ms) : "-", more(plain_more_ms(bucket, explanation)),
+                    more(other == nullptr ? std::nullopt : std::optional(other->ms - explanation.expected_ms)),
+                    other == nullptr ? "-" : way_of(other->option));
   }
   return text +
-         "\nExpected, measured: from the bucket's first operation to its last one. Buckets overlap with computation "
+         "\nExpected, measured: from the bucket's first operation to its last one. Buckets overlap with computation, "
          "and "
-         "wait for each other, so these times do not add up to a step.\nIf plain, if other: how much longer (-: "
-         "shorter) "
-         "a step is expected to be if this bucket alone is sent by an uncompressed all-reduce, or in the best other "
-         "way.\n";
+         "wait for each other within these times, so these do not add up to a step.\nIf plain, if other: how much "
+         "longer "
+         "(-: shorter) a step is expected to be if this bucket alone is sent as by a baseline of fp32 (an uncompressed "
+         "all-reduce, or an all-gather of a sparse table's rows), or in the best other way.\n";
 }
 
+// "int8:256: ...; block 256, lossy".
 std::string legend(const Explanation& explanation) {
-  std::string text;
-  for (const UsedCompressor& each : explanation.compressors) text += each.name + ": " + each.summary + "\n";
+  std::string text = "uncompressed: in the dtype of the gradients, whole\n";
+  for (const UsedCompressor& each : explanation.compressors) {
+    text += core::to_string(each.spec) + ": " + each.summary;
+    if (!each.parameter_name.empty()) text += fmt::format("; {} {:g}", each.parameter_name, each.spec.parameter);
+    text += fmt::format("; fidelity \"{}\"\n", core::to_string(each.fidelity));
+  }
   return text;
 }
 
@@ -270,8 +297,8 @@ std::string ran_table(const Explanation& explanation) {
   std::vector<RanStrategy> ran = explanation.ran;
   std::ranges::stable_sort(ran, {}, &RanStrategy::measured_ms);
   for (const RanStrategy& each : ran) {
-    text += fmt::format("{:>8}  {:>8}  {:>5.0f} %  {}\n", number(each.measured_ms), number(each.expected_ms),
-                        100 * each.error(), shortened(each.candidate.label, 120));
+    text += fmt::format("{:>8}  {:>8}  {:>5} %  {}\n", number(each.measured_ms), number(each.expected_ms),
+                        std::lround(100 * each.error()), shortened(each.candidate.label, 120));
   }
   return text;
 }

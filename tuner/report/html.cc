@@ -18,7 +18,7 @@
 #include "tuner/report/markup.h"
 #include "tuner/report/page_style.h"
 #include "tuner/report/summary.h"
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/core/median.h"
 #include "tuner/report/charts.h"
 #include "tuner/report/markup.h"
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "engine/compress/compressor.h"
 #include "tuner/decision_words.h"
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -100,6 +100,36 @@ TEST(Explanation, OtherWaysAreExpectedAsTheyWouldRun) {
   EXPECT_TRUE(std::ranges::is_sorted(bucket.others, {}, &OtherWay::ms));
 }
 
+// A table of rows is sent by programs of its own, and a baseline gathers its rows.
+TEST(Explanation, ASparseTableIsComparedWithWaysOfSparseTables) {
+  policies::Knowledge job = made_up_job(core::Fidelity::exact);
+  job.table.tensors[0].content = {.row = 64, .of_one = 0.01, .of_all = 0.04, .high_one = 0.01, .high_all = 0.04};
+  job.codecs.push_back({"rows"});
+  policies::CostTable cost = made_up_cost();
+  cost.collectives.push_back(
+      {core::Step::Kind::all_to_all, core::Level::flat, kHandlingUs + kWaitUs, kByteUs, kWaitUs});
+  cost.codecs.push_back({{"rows"}, core::Place::device});
+  const auto model = policies::StepTimePredictor::of(job.table, job.traits, cost);
+  const core::Option gather = core::gather_payloads({"rows"}, core::Place::device);
+  const core::Option two_step = core::two_step({"rows"}, core::Place::device);
+  core::Strategy strategy;
+  strategy.buckets.push_back({.slices = {{0, 0, kFirst}}, .option = two_step});
+  strategy.buckets.push_back({.slices = {{1, 0, kSecond}}, .option = core::plain_all_reduce()});
+  core::set_default_flow(strategy);
+  const auto explanation = explain({strategy, "rows"}, job, model, false);
+  ASSERT_TRUE(explanation);
+  const BucketReason &table = explanation->buckets[0], &dense = explanation->buckets[1];
+  EXPECT_EQ(table.plain, gather);
+  EXPECT_NE(find(table, gather), nullptr);
+  for (const OtherWay& other : table.others) {
+    const bool is_of_rows = other.option == core::plain_all_reduce() ||
+                            (other.option.codecs.size() == 1 && other.option.codecs[0].name == "rows");
+    EXPECT_TRUE(is_of_rows) << core::to_string(other.option);
+  }
+  EXPECT_EQ(dense.plain, core::plain_all_reduce());
+  EXPECT_EQ(find(dense, gather), nullptr);
+}
+
 TEST(Explanation, OnlyWaysThatTheFidelityAllowsAreConsidered) {
   const policies::Knowledge job = made_up_job(core::Fidelity::exact);
   const auto model = policies::StepTimePredictor::of(job.table, job.traits, made_up_cost());

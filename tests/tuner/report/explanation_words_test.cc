@@ -49,34 +49,35 @@ TEST(ExplanationWords, OfARecordedJob) {
   EXPECT_THAT(
       sentences_of("half_1gbit"),
       ElementsAre(
-          "Its steps took 596.7 ms, and those of the next best of 4 strategies that ran 740.0 ms (bf16 gather, "
-          "8 buckets). Gradients are sent in 8 groups (buckets); in place of an uncompressed all-reduce, \"bf16, "
-          "all-reduce\" saves 30.6 ms a step, most for bucket 2; for all 8 the best other way would be as good "
+          "The job's steps took 596.7 ms, and those of the next best of 4 strategies that ran 740.0 ms (bf16 gather, "
+          "8 buckets). Gradients are sent in 8 groups (buckets); by the model, bucket 2 gains most: with \"bf16, "
+          "all-reduce\" a step is 30.6 ms shorter than with \"uncompressed, all-reduce\"; for all 8 the best other way "
+          "would be as good "
           "(within 0.5 % of a step).",
-          "A step is expected to take 599.3 ms (596.7 ms were measured). Communication adds 67.6 ms to "
-          "computation, and 48.9 ms of that are the transfer of bytes. The model is off by up to 20.2 % for what "
-          "ran, so smaller gains are uncertain.",
+          "A step is expected to take 599.3 ms (596.7 ms were measured): 531.8 ms of computation, and 67.6 ms that "
+          "communication adds, of which 48.9 ms are the transfer of bytes.",
           "With the same batch, stronger compression (fidelity \"lossy\"; a guess, because this job never timed "
           "it) would help most: a step of 542.5 ms (9.5 % less); next is a network with twice the rate: a step of "
-          "550.6 ms (8.1 % less). With twice the batch, each sample would take 9.7 % less time."));
+          "550.6 ms (8.1 % less). With twice the batch, each sample would take 9.7 % less time. The model is off by up "
+          "to 20.2 % for what ran, more than all these gains, so they are uncertain."));
   EXPECT_THAT(
       sentences_of("lossy_200mbit"),
       ElementsAre(
-          "Its steps took 725.3 ms, and those of the next best of 3 strategies that ran 1042.3 ms (bf16 "
-          "all_reduce baseline). Gradients are sent in 3 groups (buckets); in place of an uncompressed "
-          "all-reduce, \"topk:0.02, all-gather\" saves 1036.9 ms a step, most for bucket 1; for buckets 0 and 1 "
-          "the best other way would be as good (within 0.5 % of a step); for bucket 2 \"bf16, all-gather\" may "
-          "save 4.47 ms, which no run has confirmed.",
-          "A step is expected to take 343.9 ms (725.3 ms were measured). Communication adds 33.5 ms to "
-          "computation, and 22.1 ms of that are compressing, scaling and decompressing gradients. The model is "
-          "off by up to 52.6 % for what ran, so smaller gains are uncertain.",
+          "The job's steps took 725.3 ms, and those of the next best of 3 strategies that ran 1042.3 ms (bf16 "
+          "all_reduce baseline). Gradients are sent in 3 groups (buckets); by the model, bucket 1 gains most: with "
+          "\"topk:0.02, all-gather\" a step is 1036.9 ms shorter than with \"uncompressed, all-reduce\"; for buckets 0 "
+          "and 1 the best other way would be as good (within 0.5 % of a step); for bucket 2 \"bf16, all-gather\" would "
+          "save 4.47 ms by the model.",
+          "A step is expected to take 343.9 ms (725.3 ms were measured): 310.4 ms of computation, and 33.5 ms that "
+          "communication adds, of which 22.1 ms are compressing, scaling and decompressing gradients.",
           "With the same batch, compression that is twice as fast would help most: a step of 332.8 ms (3.2 % "
           "less); next is a network with half the delay: a step of 339.5 ms (1.3 % less). With twice the batch, "
-          "each sample would take 4.9 % less time."));
+          "each sample would take 4.9 % less time. The model is off by up to 52.6 % for what ran, more than all these "
+          "gains, so they are uncertain."));
   EXPECT_THAT(
       sentences_of("imported_200mbit"),
       ElementsAre(
-          HasSubstr("for bucket 2 \"bf16, all-gather\" may save 11.0 ms, which no run has confirmed."),
+          HasSubstr("for bucket 2 \"bf16, all-gather\" would save 11.0 ms by the model."),
           "A step was measured to take 312.6 ms, and the model of this job expects 618.9 ms for its computation "
           "alone, so nothing can be said about what limits a step.",
           "For the same reason there is no advice."));
@@ -87,31 +88,34 @@ TEST(ExplanationWords, SayWhyABucketIsSentSo) {
     return sentences(made_up(std::move(others_ms)))[0];
   };
   EXPECT_EQ(why({{130}}),
-            "Gradients are sent in one group (bucket); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
-            "saves 30.0 ms a step; any other way would make a step 30.0 ms longer.");
-  EXPECT_EQ(
-      why({{130}, {140}, {100.4}}),
-      "Gradients are sent in 3 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
-      "saves 40.0 ms a step, most for bucket 1; for buckets 0 and 1 any other way would make a step at least 30.0 "
-      "ms longer; for bucket 2 the best other way would be as good (within 0.5 % of a step).");
+            "Gradients are sent in one group (bucket); by the model, with \"bf16, all-reduce\" a step is 30.0 ms "
+            "shorter than "
+            "with \"uncompressed, all-reduce\"; any other way would make a step 30.0 ms longer.");
+  EXPECT_EQ(why({{130}, {140}, {100.4}}),
+            "Gradients are sent in 3 groups (buckets); by the model, bucket 1 gains most: with \"bf16, "
+            "all-reduce\" a step is 40.0 ms shorter than with \"uncompressed, all-reduce\"; for buckets 0 and 1 any "
+            "other way would make a step at least 30.0 "
+            "ms longer; for bucket 2 the best other way would be as good (within 0.5 % of a step).");
   EXPECT_EQ(why({{99}, {103}}),
-            "Gradients are sent in 2 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
-            "saves 3.00 ms a step, most for bucket 1; for bucket 1 any other way would make a step 3.00 ms longer; for "
-            "bucket 0 \"uncompressed, all-reduce\" may save 1.00 ms, which no run has confirmed.");
+            "Gradients are sent in 2 groups (buckets); by the model, bucket 1 gains most: with \"bf16, "
+            "all-reduce\" a step is 3.00 ms shorter than with \"uncompressed, all-reduce\"; for bucket 1 any other way "
+            "would make a step 3.00 ms longer; for "
+            "bucket 0 \"uncompressed, all-reduce\" would save 1.00 ms by the model.");
   EXPECT_EQ(why({{}, {}}), "Gradients are sent in 2 groups (buckets); for both no other way is known.");
-  EXPECT_EQ(
-      why({{100}, {100}, {100}, {100}, {100}, {130}}),
-      "Gradients are sent in 6 groups (buckets); in place of an uncompressed all-reduce, \"bf16, all-reduce\" "
-      "saves 30.0 ms a step, most for bucket 5; for bucket 5 any other way would make a step 30.0 ms longer; for 5 "
-      "of them the best other way would be as good (within 0.5 % of a step).");
+  EXPECT_EQ(why({{100}, {100}, {100}, {100}, {100}, {130}}),
+            "Gradients are sent in 6 groups (buckets); by the model, bucket 5 gains most: with \"bf16, "
+            "all-reduce\" a step is 30.0 ms shorter than with \"uncompressed, all-reduce\"; for bucket 5 any other way "
+            "would make a step 30.0 ms longer; for 5 "
+            "of them the best other way would be as good (within 0.5 % of a step).");
 }
 
 // Another program can be faster than an uncompressed all-reduce without compression.
 TEST(ExplanationWords, CallNothingCompressedThatIsNot) {
   Explanation explanation = made_up({{130}});
   explanation.buckets[0].option = core::gather_payloads({"none"}, core::Place::device);
-  EXPECT_THAT(sentences(explanation)[0],
-              HasSubstr("in place of an uncompressed all-reduce, \"uncompressed, all-gather\" saves 30.0 ms a step"));
+  EXPECT_THAT(
+      sentences(explanation)[0],
+      HasSubstr("with \"uncompressed, all-gather\" a step is 30.0 ms shorter than with \"uncompressed, all-reduce\""));
 }
 
 TEST(ExplanationWords, CompareTheStrategyWithThoseThatRan) {
@@ -125,29 +129,35 @@ TEST(ExplanationWords, CompareTheStrategyWithThoseThatRan) {
   explanation.ran = {ran("slow", 200, 210), ran("made up", 104, 100), ran("near", 110, 121)};
   EXPECT_THAT(
       sentences(explanation)[0],
-      StartsWith("Its steps took 104.0 ms, and those of the next best of 3 strategies that ran 110.0 ms (near). "));
-  EXPECT_THAT(sentences(explanation)[1], HasSubstr("The model is off by up to 10.0 % for what ran"));
+      StartsWith(
+          "The job's steps took 104.0 ms, and those of the next best of 3 strategies that ran 110.0 ms (near). "));
+  EXPECT_THAT(sentences(explanation)[2],
+              HasSubstr("The model is off by up to 10.0 % for what ran, so smaller gains are uncertain."));
+  explanation.ran[2] = ran("as fast", 103, 95);
+  EXPECT_THAT(sentences(explanation)[0],
+              StartsWith("The job's steps took 104.0 ms, about as long as those of as fast (103.0 ms). "));
   explanation.ran[2] = ran("faster", 90, 95);
   EXPECT_THAT(sentences(explanation)[0],
-              StartsWith("Its steps took 104.0 ms. Of 3 strategies that ran, faster took the least, 90.0 ms. "));
+              StartsWith("The job's steps took 104.0 ms. Of 3 strategies that ran, faster took the least, 90.0 ms. "));
 }
 
 TEST(ExplanationWords, SayWhatLimitsAStep) {
   Explanation explanation = made_up({{130}});
   EXPECT_EQ(
       sentences(explanation)[1],
-      "A step is expected to take 100.0 ms. Communication adds 40.0 ms to computation, and 35.0 ms of that are the "
-      "transfer of bytes.");
+      "A step is expected to take 100.0 ms: 60.0 ms of computation, and 40.0 ms that communication adds, of which 35.0 "
+      "ms are the transfer of bytes.");
   explanation.measured_ms = 104;
   EXPECT_EQ(sentences(explanation)[1],
-            "A step is expected to take 100.0 ms (104.0 ms were measured). Communication adds 40.0 ms to computation, "
-            "and 35.0 ms of that are the transfer of bytes.");
+            "A step is expected to take 100.0 ms (104.0 ms were measured): 60.0 ms of computation, and 40.0 ms that "
+            "communication adds, of which 35.0 ms are the transfer of bytes.");
   explanation.measured_ms = 80;
-  EXPECT_EQ(
-      sentences(explanation)[1],
-      "A step is expected to take 100.0 ms (80.0 ms were measured). Communication adds 40.0 ms to computation, and "
-      "35.0 ms of that are the transfer of bytes. The model is off by up to 25.0 % for what ran, so smaller gains "
-      "are uncertain.");
+  EXPECT_EQ(sentences(explanation)[1],
+            "A step is expected to take 100.0 ms (80.0 ms were measured): 60.0 ms of computation, and 40.0 ms that "
+            "communication adds, of which 35.0 ms are the transfer of bytes.");
+  EXPECT_THAT(
+      sentences(explanation)[2],
+      HasSubstr("The model is off by up to 25.0 % for what ran, more than all these gains, so they are uncertain."));
   explanation.measured_ms = 59;
   EXPECT_EQ(sentences(explanation)[1],
             "A step was measured to take 59.0 ms, and the model of this job expects 60.0 ms for its computation alone, "
@@ -155,10 +165,9 @@ TEST(ExplanationWords, SayWhatLimitsAStep) {
   explanation.measured_ms = {};
   explanation.is_whole = false;
   explanation.computation_ms = 96;
-  EXPECT_EQ(
-      sentences(explanation)[1],
-      "From the first gradient on, a step is expected to take 100.0 ms. Communication adds 4.00 ms to computation, "
-      "so computation is the limit.");
+  EXPECT_EQ(sentences(explanation)[1],
+            "From the first gradient on, a step is expected to take 100.0 ms: 96.0 ms of computation, and 4.00 ms that "
+            "communication adds, so computation is the limit.");
 }
 
 TEST(ExplanationWords, SayWhatWouldHelp) {
@@ -190,23 +199,29 @@ TEST(ExplanationWords, NameWaysToSend) {
 TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
   const auto second_line = [](const std::string& text) { return text.substr(0, text.find('\n', text.find('\n') + 1)); };
   EXPECT_EQ(second_line(in_words(explanation_of("half_1gbit"), "the headline")),
-            "the headline\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s, and a message takes 1.15 "
-            "ms besides.");
+            "the headline\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s, and each message takes 1.15 "
+            "ms more.");
   Explanation explanation = made_up({{130}});
   explanation.ranks = {.size = 4, .local_size = 2};
   explanation.links = {{.level = core::Level::inter, .mbit_per_s = 200, .message_ms = 1.5},
                        {.level = core::dimension(1), .mbit_per_s = 0, .message_ms = 2}};
   EXPECT_EQ(
       second_line(in_words(explanation, "made up")),
-      "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s, and a message takes 1.50 ms "
-      "besides; the link along dimension 1 takes no time for bytes that could be measured, and a message takes 2.00 "
-      "ms besides.");
+      "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s, and each message takes 1.50 ms "
+      "more.");
+  explanation.buckets[0].option = core::recursive_doubling({"rows"}, core::Place::device, 4);
+  EXPECT_THAT(
+      in_words(explanation, "made up"),
+      HasSubstr("; the link in round 2 of recursive doubling takes no time for bytes that could be measured, and "
+                "each message takes 2.00 ms more."));
 }
 
 TEST(ExplanationWords, SayWhichCompressorsAreUsed) {
   EXPECT_THAT(
       in_words(explanation_of("lossy_200mbit"), ""),
-      HasSubstr("\ntopk: the largest elements, this share of all\nbf16: rounded to bfloat16, 8 bits of precision\n"));
+      HasSubstr("\nuncompressed: in the dtype of the gradients, whole\ntopk:0.02: the largest elements, this share of "
+                "all; density 0.02; fidelity \"lossy\"\nbf16: rounded to bfloat16, 8 bits of precision; fidelity "
+                "\"half\"\n"));
 }
 
 TEST(ExplanationWords, HaveATableOfBuckets) {

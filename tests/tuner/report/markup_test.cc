@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "tuner/report/charts.h"
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 namespace gradtune::tuner {
 namespace {

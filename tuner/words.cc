@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/report/words.h"
+#include "tuner/words.h"
 
 #include <fmt/format.h>
 
