@@ -7,22 +7,38 @@
 #include <cmath>
 #include <limits>
 
-TransformerImpl::TransformerImpl(const TransformerShape& shape) : shape_(shape) {
-  namespace nn = torch::nn;
+namespace nn = torch::nn;
+
+TransformerLayerImpl::TransformerLayerImpl(const TransformerShape& shape) : width_(shape.width), heads_(shape.heads) {
+  norm_ = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width_})));
+  inputs_ = register_module("inputs", nn::Linear(width_, 3 * width_));
+  outputs_ = register_module("outputs", nn::Linear(width_, width_));
+  wide_norm_ = register_module("wide_norm", nn::LayerNorm(nn::LayerNormOptions({width_})));
+  wide_ = register_module("wide", nn::Linear(width_, 4 * width_));
+  narrow_ = register_module("narrow", nn::Linear(4 * width_, width_));
+}
+
+torch::Tensor TransformerLayerImpl::attend(const torch::Tensor& x, const torch::Tensor& hidden) {
+  const int64_t batch = x.size(0), length = x.size(1), of_head = width_ / heads_;
+  const torch::Tensor all = inputs_->forward(x).view({batch, length, 3, heads_, of_head}).permute({2, 0, 3, 1, 4});
+  const torch::Tensor scores =
+      torch::matmul(all[0], all[1].transpose(-1, -2)) / std::sqrt(static_cast<double>(of_head)) +
+      hidden.slice(0, 0, length).slice(1, 0, length);
+  const torch::Tensor seen = torch::matmul(scores.softmax(-1), all[2]);
+  return outputs_->forward(seen.transpose(1, 2).reshape({batch, length, width_}));
+}
+
+torch::Tensor TransformerLayerImpl::forward(const torch::Tensor& x, const torch::Tensor& hidden) {
+  const torch::Tensor attended = x + attend(norm_->forward(x), hidden);
+  return attended + narrow_->forward(torch::gelu(wide_->forward(wide_norm_->forward(attended))));
+}
+
+TransformerImpl::TransformerImpl(const TransformerShape& shape) {
   const int64_t width = shape.width;
   symbols_ = register_module("symbols", nn::Embedding(shape.symbols, width));
   places_ = register_module("places", nn::Embedding(shape.length, width));
-  for (int64_t i = 0; i < shape.layers; ++i) {
-    const std::string name = "layer" + std::to_string(i) + "_";
-    Layer layer;
-    layer.norm = register_module(name + "norm", nn::LayerNorm(nn::LayerNormOptions({width})));
-    layer.inputs = register_module(name + "inputs", nn::Linear(width, 3 * width));
-    layer.outputs = register_module(name + "outputs", nn::Linear(width, width));
-    layer.wide_norm = register_module(name + "wide_norm", nn::LayerNorm(nn::LayerNormOptions({width})));
-    layer.wide = register_module(name + "wide", nn::Linear(width, 4 * width));
-    layer.narrow = register_module(name + "narrow", nn::Linear(4 * width, width));
-    layers_.push_back(std::move(layer));
-  }
+  layers_ = register_module("layers", nn::ModuleList());
+  for (int64_t i = 0; i < shape.layers; ++i) layers_->push_back(TransformerLayer(shape));
   norm_ = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
   scores_ = register_module("scores", nn::Linear(width, shape.symbols));
   hidden_ = torch::full({shape.length, shape.length}, -std::numeric_limits<float>::infinity()).triu(1);
@@ -31,23 +47,9 @@ TransformerImpl::TransformerImpl(const TransformerShape& shape) : shape_(shape) 
   places_->weight.mul_(0.02);
 }
 
-torch::Tensor TransformerImpl::attend(Layer& layer, const torch::Tensor& x) const {
-  const int64_t batch = x.size(0), length = x.size(1), of_head = shape_.width / shape_.heads;
-  const torch::Tensor all =
-      layer.inputs->forward(x).view({batch, length, 3, shape_.heads, of_head}).permute({2, 0, 3, 1, 4});
-  const torch::Tensor scores =
-      torch::matmul(all[0], all[1].transpose(-1, -2)) / std::sqrt(static_cast<double>(of_head)) +
-      hidden_.slice(0, 0, length).slice(1, 0, length);
-  const torch::Tensor seen = torch::matmul(scores.softmax(-1), all[2]);
-  return layer.outputs->forward(seen.transpose(1, 2).reshape({batch, length, shape_.width}));
-}
-
 torch::Tensor TransformerImpl::forward(const torch::Tensor& symbols) {
   if (hidden_.device() != symbols.device()) hidden_ = hidden_.to(symbols.device());
   torch::Tensor x = symbols_->forward(symbols) + places_->forward(torch::arange(symbols.size(1), symbols.options()));
-  for (Layer& layer : layers_) {
-    x = x + attend(layer, layer.norm->forward(x));
-    x = x + layer.narrow->forward(torch::gelu(layer.wide->forward(layer.wide_norm->forward(x))));
-  }
+  for (const auto& layer : *layers_) x = layer->as<TransformerLayer>()->forward(x, hidden_);
   return scores_->forward(norm_->forward(x));
 }

@@ -10,6 +10,24 @@ struct TransformerShape {
   int64_t symbols = 128, length = 64, width = 128, heads = 4, layers = 2;
 };
 
+// Attention, then two wide layers, each behind a norm and added to its input.
+class TransformerLayerImpl : public torch::nn::Module {
+ public:
+  explicit TransformerLayerImpl(const TransformerShape& shape);
+
+  // [batch, length, width] -> the same shape. `hidden` is added to scores of attention: -infinity at later positions.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& hidden);
+
+ private:
+  torch::Tensor attend(const torch::Tensor& x, const torch::Tensor& hidden);
+
+  const int64_t width_, heads_;
+  torch::nn::LayerNorm norm_{nullptr}, wide_norm_{nullptr};
+  torch::nn::Linear inputs_{nullptr}, outputs_{nullptr}, wide_{nullptr}, narrow_{nullptr};
+};
+TORCH_MODULE(TransformerLayer);
+
+// Its parameters have the names of the same model in Python (tests/bench/support/text_job.py).
 class TransformerImpl : public torch::nn::Module {
  public:
   explicit TransformerImpl(const TransformerShape& shape);
@@ -18,15 +36,8 @@ class TransformerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& symbols);
 
  private:
-  struct Layer {
-    torch::nn::LayerNorm norm{nullptr}, wide_norm{nullptr};
-    torch::nn::Linear inputs{nullptr}, outputs{nullptr}, wide{nullptr}, narrow{nullptr};
-  };
-  torch::Tensor attend(Layer& layer, const torch::Tensor& x) const;
-
-  const TransformerShape shape_;
   torch::nn::Embedding symbols_{nullptr}, places_{nullptr};
-  std::vector<Layer> layers_;
+  torch::nn::ModuleList layers_{nullptr};
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear scores_{nullptr};
   torch::Tensor hidden_;  // [length, length]: masks later positions
