@@ -100,7 +100,8 @@ Status take_strategy(const OptionValue& value, Settings& settings) {
   if (std::ranges::any_of(names, &std::string::empty)) {
     return not_allowed("allowed are names of files, with commas between them");
   }
-  settings.strategy = join(names);
+  const bool is_none = names == std::vector<std::string>{"none"};
+  settings.strategy = is_none ? "" : join(names);
   return {};
 }
 

@@ -18,6 +18,13 @@ torch::ScalarType dtype_of_anchor(const torch::Tensor& parameter) {
   return parameter.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
+// Waits once for the tensors' device.
+bool are_finite(const std::vector<torch::Tensor>& changes) {
+  std::vector<torch::Tensor> each;
+  for (const torch::Tensor& change : changes) each.push_back(change.isfinite().all());
+  return each.empty() || torch::stack(each).all().item<bool>();
+}
+
 }  // namespace
 
 OuterStep::OuterStep(std::vector<torch::Tensor> parameters, const Rates& rates)
@@ -44,9 +51,7 @@ void OuterStep::keep_going() {
 
 bool OuterStep::step(const std::vector<torch::Tensor>& mean_changes) {
   const torch::NoGradGuard no_grad;
-  const bool is_finite = std::ranges::all_of(
-      mean_changes, [](const torch::Tensor& change) { return change.isfinite().all().item<bool>(); });
-  if (!is_finite) {
+  if (!are_finite(mean_changes)) {
     go_back();
     return false;
   }

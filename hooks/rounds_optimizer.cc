@@ -29,7 +29,7 @@ class RoundsOptimizer::State {
         options_(std::move(options)),
         length_(allowed(of_rounds), {.updates = of_rounds.least}) {
     Options dense = options_;
-    if (of_rounds.fragments > 1) dense.strategy.reset();  // the files are of fragments
+    if (of_rounds.fragments > 1) dense.strategy = "none";  // the files are of fragments
     open(Arrival::hooks, dense, {});
     session().must_agree("options of rounds", describe(of_rounds));
     check_fragments(of_rounds.fragments, session().trained().size());

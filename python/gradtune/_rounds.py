@@ -118,7 +118,7 @@ class _RoundsWrap(Wrap):
         self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
     ) -> _gradtune.Session:
         if self._plan.fragments > 1:  # the files are of fragments
-            options = {name: value for name, value in options.items() if name != "strategy"}
+            options = {**options, "strategy": "none"}
         session = super().make_session(trained, group, options)  # of the dense steps
         session.compare_rounds(self._plan)
         session.learn_round_length(self._plan)

@@ -179,7 +179,8 @@ def wrap(
         compressors: Compressors that are allowed, such as topk:0.02 or bf16. Default: the default list.
         error_budget: Largest one-step error of a compressed bucket, relative to its norm. Default: twice the error seen
             in trainings, or just before.
-        strategy: File to start from, as export_strategy() wrote it. Default: none.
+        strategy: File to start from, as export_strategy() wrote it. Default: none. The
+            word "none" is no file either, and overrides the variable.
         tuning_budget: Steps after which tuning ends; with 0 nothing is tuned, and the strategy of the file (or the
             baseline) is pinned. Default: 400.
         timeout: Seconds that one communication may take. Default: the process group's. A timedelta is allowed too.

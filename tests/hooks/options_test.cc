@@ -72,6 +72,7 @@ TEST(Options, ListsMayHoldBlanksAndAreNotEmpty) {
   }
   EXPECT_THAT(error_of({.compressors = {{"bf16", ""}}}), HasSubstr("compressor \"\" is unknown"));
   EXPECT_EQ(resolve({.strategy = "a.json, b.json"}, {}).value().strategy, "a.json,b.json");
+  EXPECT_EQ(resolve({.strategy = "none"}, {"GRADTUNE_STRATEGY=a.json"}).value().strategy, "");
   for (const char* none : {"", " ", "a.json,", ",a.json"}) {
     EXPECT_THAT(error_of({.strategy = none}), HasSubstr("allowed are names of files")) << none;
   }

@@ -508,6 +508,11 @@ TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
               // A job may begin with the strategies of its fragments.
               Wrapped next(group, of_rounds, {.fidelity = "exact", .strategy = strategy, .tuning_budget = 0});
               train(next, rank.rank, 0, 12);
+              // The variable names files of fragments too, so the synchronous steps before have none.
+              setenv("GRADTUNE_STRATEGY", strategy.c_str(), /*overwrite=*/1);
+              Wrapped last(group, of_rounds, {.fidelity = "exact", .tuning_budget = 0});
+              train(last, rank.rank, 0, 12);
+              EXPECT_EQ(last.optimizer.result().strategy, next.optimizer.result().strategy);
             },
             {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "2"}}});
   const std::vector<std::string> files = {folder.path("job.jsonl"), folder.path("job.fragment-2.jsonl")};

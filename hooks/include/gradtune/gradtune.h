@@ -64,6 +64,7 @@ struct Options {
   // not the accuracy: it is a guard against change. A pinned strategy is dropped only if this option is set.
   std::optional<double> error_budget = {};
   // File to start from, as export_strategy() wrote it. Default: none.
+  // "none" is no file either, and overrides the variable.
   // In a list of files, separated by commas, the first one for this model is used, so that one variable serves a
   // process with several models.
   std::optional<std::string> strategy = {};
