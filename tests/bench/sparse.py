@@ -4,7 +4,9 @@
 """Measures jobs whose tables hold most of their parameters: gradtune beside dense DDP and a manual sparse
 all-gather.
 
-usage: sparse.py [--parts lstm-1gbit,...] [--rounds 3] [--steps 12] [--tuning 200] BUILD_FOLDER OUT.json
+usage: sparse.py [--parts lstm-1gbit,...] [--rounds 3] [--steps 12] [--tuning 200] [--device cpu] BUILD_FOLDER OUT.json
+
+With --device cuda all ranks train on one GPU, and Gloo carries gradients.
 
 Models and arms are those of support/sparse_job.cc. In each part `auto` tunes once, in a job of --tuning steps, and
 exports its strategy. Then arms take turns in fresh processes, `auto` with that strategy pinned. A job's step is the
@@ -33,8 +35,9 @@ FASTER = 1 / 3  # factor over DDP
 
 
 class SparseBench(Bench):
-    def __init__(self, build, folder):
+    def __init__(self, build, folder, device):
         super().__init__(build, folder)
+        self.device = device
         self.program = build / "tests" / "bench" / "sparse_job"
 
     def run(self, part, arm, strategy, steps):
@@ -43,7 +46,7 @@ class SparseBench(Bench):
         report = self.folder / "sparse.json"
         self.launch(self.launcher(rate, nodes=int(nodes[0]) if nodes else 2),
                     [self.program, "--model", model, "--arm", arm, "--steps", steps, "--strategy", strategy,
-                     "--report", report])
+                     "--report", report, "--device", self.device])
         return json.loads(report.read_text(encoding="utf-8"))
 
 
@@ -75,9 +78,9 @@ def measure(bench, part, flags):
 
 
 def main():
-    flags = flags_of_parts(__doc__, PARTS, rounds=3, steps=12, tuning=200)
+    flags = flags_of_parts(__doc__, PARTS, rounds=3, steps=12, tuning=200, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        bench = SparseBench(flags.build, folder)
+        bench = SparseBench(flags.build, folder, flags.device)
         for part in flags.parts:
             measure(bench, part, flags)
             save(flags.out, flags.rows)

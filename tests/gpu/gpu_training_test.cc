@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "tests/bench/support/sparse_training.h"
 #include "tests/hooks/device_job.h"
 #include "tests/hooks/nccl_jobs.h"
 
@@ -60,6 +62,16 @@ TEST_F(GpuTraining, ATunedJobAtExactHasTheBitsOfOneThatIsNot) {
     EXPECT_TRUE(same_bits(train(rank, group, on_gpu(job)), train(rank, group, on_gpu(tuned))));
   });
 }
+
+// The compressors of the host, and the device's own.
+std::vector<SparseDevice> both_ways() {
+  const c10::Device device(torch::kCUDA, 0);
+  return {{device, [](c10::Device) { return nullptr; }}, {device}};
+}
+
+// A GPU adds in another order, and may round the products of an LSTM to TF32.
+TEST_F(GpuTraining, AnLstmWithSparseTablesTrainsAsOnTheCpu) { expect_losses_of_the_cpu("lstm", both_ways, 1e-2); }
+TEST_F(GpuTraining, DeepFmTrainsAsOnTheCpu) { expect_losses_of_the_cpu("deepfm", both_ways, 1e-3); }
 
 // Ranks that share the GPU pass for ranks of several nodes (on_gpu.py).
 DeviceJob on_node_of_its_own(const Rank& rank, DeviceJob job) {

@@ -42,6 +42,7 @@
 #include "engine/core/clock.h"
 #include "engine/core/round_up.h"
 #include "tests/engine/comm/fake_nccl.h"
+#include "tests/hooks/fake_lstm.h"
 #include "tests/hooks/fake_sparse.h"
 
 namespace gradtune::test {
@@ -492,6 +493,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", &set_part_of_storage);
   library.impl("convolution_overrideable", &convolution);
   library.impl("convolution_backward_overrideable", &convolution_backward);
+  library.impl("_thnn_fused_lstm_cell", &lstm_cell);
+  library.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
 }
 
 TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, library) {

@@ -45,7 +45,7 @@ def flags_of_parts(doc, parts, models=(), subsets=None, **counts):
     if models:
         parser.add_argument("--model", choices=models, default=models[0])
     for name, default in counts.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     flags = parser.parse_args()
     flags.build = flags.build.resolve()
     for name, words in lists.items():

@@ -27,6 +27,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/strategy.h"
+#include "examples/support/device.h"
 #include "gradtune/gradtune.h"
 #include "policies/space/sparse_tensors.h"
 #include "tests/bench/support/sparse_models.h"
@@ -37,7 +38,7 @@ namespace {
 
 using torch::Tensor;
 
-// The usual code of torch.distributed users: gather sparse gradients, all-reduce the rest.
+// The usual code of torch.distributed users: gather sparse gradients, all-reduce the rest. Gloo gathers on the host.
 void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
   const int64_t size = group.getSize();
   std::vector<Tensor> dense;
@@ -46,7 +47,7 @@ void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
       dense.push_back(parameter.grad());
       continue;
     }
-    const Tensor own = parameter.grad().coalesce();
+    const Tensor own = parameter.grad().coalesce().cpu();
     std::vector<Tensor> count{torch::tensor({own._nnz()})};
     std::vector<std::vector<Tensor>> counts{{}};
     for (int64_t r = 0; r < size; ++r) counts[0].push_back(torch::empty({1}, torch::kLong));
@@ -70,15 +71,16 @@ void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
     }
     parameter.mutable_grad() =
         torch::sparse_coo_tensor(torch::cat(all_indices[0]).unsqueeze(0), torch::cat(all_values[0]) / size, own.sizes())
-            .coalesce();
+            .coalesce()
+            .to(parameter.device());
   }
   std::vector<Tensor> flat;
   for (const Tensor& gradient : dense) flat.push_back(gradient.flatten());
-  std::vector<Tensor> sum{torch::cat(flat)};
+  std::vector<Tensor> sum{torch::cat(flat).cpu()};
   group.allreduce(sum)->wait();
   int64_t at = 0;
   for (Tensor& gradient : dense) {
-    gradient.copy_((sum[0].slice(0, at, at + gradient.numel()) / size).view_as(gradient));
+    gradient.copy_((sum[0].slice(0, at, at + gradient.numel()) / size).view(gradient.sizes()));
     at += gradient.numel();
   }
 }
@@ -116,8 +118,8 @@ void write_with_option(const std::string& path, const core::Option& option) {
 
 class Trainer {
  public:
-  Trainer(const std::string& model, const std::string& arm, const std::string& file)
-      : model_(make_sparse_model(model, arm != "ddp")) {
+  Trainer(const std::string& model, const std::string& arm, const std::string& file, torch::Device device)
+      : model_(make_sparse_model(model, arm != "ddp", device)) {
     if (!model_) throw std::runtime_error("unknown model " + model);
     // A power of two: dense and sparse updates then have the same bits, with or without rounding of the product.
     sgd_.emplace(model_->parameters(), 0.5);
@@ -181,17 +183,18 @@ class Trainer {
 
 int main(int argc, char** argv) {
   CLI::App app("a rank of the benchmark \"sparse\"");
-  std::string model, arm, report, file;
+  std::string model, arm, report, file, device = "cpu";
   int64_t steps = 20;
   app.add_option("--model", model, "lstm or deepfm")->required();
   app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, recursive_doubling, auto or file")->required();
+  app.add_option("--device", device, "cpu, cuda or cuda:N");
   app.add_option("--steps", steps);
   app.add_option("--strategy", file, "file that auto exports, file reads and pinned schemes use")->required();
   app.add_option("--report", report, "file of rank 0")->required();
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   torch::manual_seed(1);
-  gradtune::bench::Trainer trainer(model, arm, file);
+  gradtune::bench::Trainer trainer(model, arm, file, open_device(device));
   nlohmann::json out{{"model", model}, {"arm", arm}, {"steps", nlohmann::json::array()}};
   auto began = std::chrono::steady_clock::now();
   for (int64_t step = trainer.first(); step < steps; ++step) {
