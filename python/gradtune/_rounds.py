@@ -343,7 +343,7 @@ def rounds(
     model: torch.nn.Module,
     group: dist.ProcessGroup | None = None,
     *,
-    most: int = 8,
+    most: int,
     least: int = 1,
     delay: int | None = 0,
     fragments: int = 1,
@@ -368,8 +368,8 @@ def rounds(
     with its own gradients and optimizer state. When it ends, the mean over ranks of what the parameters changed is the
     gradient of an outer step: SGD with Nesterov momentum (Douillard et al., DiLoCo, 2023). All ranks go on from its
     result. A round has the fewest updates, up to `most`, with which ranks wait for at most a twentieth of the time. With a
-    delay, updates go on beside the exchange. This changes what is learned, so `most` is a limit that the user sets. With
-    most=1 training stays synchronous.
+    delay, updates go on beside the exchange. This changes what is learned, so `most` has no default: it is a limit that the
+    user sets. With most=1 training stays synchronous.
 
     In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to

@@ -554,10 +554,12 @@ TEST(RoundsOptimizer, RanksWithDifferentRoundsAreNamed) {
 TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
   run_ranks(1, [](const Rank&) {
     const auto group = make_group();
-    const auto message = [&](const RoundOptions& of_rounds) {
+    EXPECT_THAT(message_of([&] { Wrapped(group, {}, {}); }),
+                HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
+    const auto message = [&](RoundOptions of_rounds) {
+      of_rounds.most = 8;
       return message_of([&] { Wrapped(group, of_rounds, {}); });
     };
-    EXPECT_THAT(message({.most = 0}), HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
     EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
     EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
     EXPECT_THAT(message({.least = 4, .delay = 2, .fragments = 3}),

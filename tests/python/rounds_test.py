@@ -271,12 +271,17 @@ def refusals() -> dict[str, str]:
     }
     for name, given in options.items():
         try:
-            gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), model, **given)
+            gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), model, **{"most": 8, **given})
         except (gradtune.Error, TypeError) as error:
             told[name] = str(error)
+    make: Any = gradtune.rounds
+    try:
+        make(torch.optim.SGD(model.parameters(), 0.1), model)
+    except TypeError as error:
+        told["no most"] = str(error)
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     try:
-        gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), ddp)
+        gradtune.rounds(torch.optim.SGD(model.parameters(), 0.1), ddp, most=8)
     except gradtune.Error as error:
         told["ddp"] = str(error)
     ranks.leave_group()
@@ -361,6 +366,7 @@ class RoundsTest(unittest.TestCase):
     def test_wrong_arguments_are_named(self) -> None:
         (told,) = ranks.must_run(refusals, 1)
         self.assertIn("most is 0; allowed is a number of updates from 1 to 1000000", told["most"])
+        self.assertIn("missing 1 required keyword-only argument: 'most'", told["no most"])
         self.assertIn("least is 9; allowed is a number of updates from 1 to most", told["least"])
         self.assertIn("delay is 1; allowed is 0, or a number of updates below least", told["delay"])
         self.assertIn("with delay None and fragments 1; allowed is a delay of 0", told["keep_round"])

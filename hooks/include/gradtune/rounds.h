@@ -18,8 +18,9 @@
 namespace gradtune {
 
 struct RoundOptions {
-  // The most updates between two exchanges, from 1 to 1,000,000. More updates train less well (README.md has figures).
-  int64_t most = 8;
+  // The most updates between two exchanges, from 1 to 1,000,000. It has to be set, since with more of them, and on more
+  // ranks, a model may learn less (README.md has figures).
+  int64_t most = 0;
   // The fewest updates, from 1 to `most`. With more than 1, rounds begin after the dense steps on any link.
   int64_t least = 1;
   // The updates that a rank makes while an exchange is under way, below `least`. They are added to the result of the
