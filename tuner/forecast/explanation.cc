@@ -228,7 +228,8 @@ std::vector<LinkRate> links_of(const CostTable& cost) {
     constexpr double kBits = 8;
     const LinkRate link{.level = rate.level,
                         .mbit_per_s = rate.byte_us > 0 ? kBits / rate.byte_us : 0,
-                        .message_ms = rate.message_us / 1e3};
+                        .message_ms = rate.message_us / 1e3,
+                        .kind = rate.kind};
     const auto known = std::ranges::find(links, rate.level, &LinkRate::level);
     if (known == links.end()) {
       links.push_back(link);

@@ -51,8 +51,9 @@ struct OtherWay {
 // A link that all ranks or all nodes share, as the model has it.
 struct LinkRate {
   core::Level level = core::Level::flat;
-  double mbit_per_s = 0;  // that a rank sends; 0: bytes take no time that was measured
-  double message_ms = 0;  // of each message, whatever it carries
+  double mbit_per_s = 0;                                 // that a rank sends; 0: bytes take no time that was measured
+  double message_ms = 0;                                 // of each message, whatever it carries
+  core::Step::Kind kind = core::Step::Kind::all_reduce;  // the collective that has these times
 
   bool operator==(const LinkRate&) const = default;
 };

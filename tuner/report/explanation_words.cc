@@ -28,6 +28,13 @@ std::string_view name_of(Part part) {
   return "";
 }
 
+// "all-reduce"
+std::string name_of(core::Step::Kind kind) {
+  std::string name(core::to_string(kind));
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
 std::string name_of(const Helped& helped) {
   switch (helped.remedy) {
     case Remedy::twice_the_rate: return "a network with twice the rate";
@@ -142,7 +149,7 @@ std::string why_so(const Explanation& explanation) {
   const auto add = [&](const std::vector<int32_t>& buckets, std::string_view what) {
     if (!buckets.empty()) reasons.push_back(for_buckets(buckets, all) + std::string(what));
   };
-  add(verdicts.slower, fmt::format("any other way would make a step {}{} longer",
+  add(verdicts.slower, fmt::format("the best other way would make a step {}{} longer",
                                    verdicts.slower.size() > 1 ? "at least " : "", in_ms(verdicts.least_slower_ms)));
   add(verdicts.alike, fmt::format("the best other way would be as good (within {} of a step)", percent(kAlike)));
   for (const BucketReason* bucket : verdicts.faster) {
@@ -187,10 +194,11 @@ std::string what_limits(const Explanation& explanation) {
 // A note if the model's error is not small beside what it promises.
 std::string how_sure(const Explanation& explanation, double best_gain) {
   const double error = largest_error(explanation);
-  if (error <= kNoteworthy || best_gain <= kHelpful) return "";
-  return fmt::format(
-      " The model is off by up to {} for what ran, {}.", percent(error),
-      error > best_gain ? "more than all these gains, so they are uncertain" : "so smaller gains are uncertain");
+  if (error <= kNoteworthy) return "";
+  std::string_view so = "so smaller gains are uncertain";
+  if (error > best_gain) so = "more than all these gains, so they are uncertain";
+  if (best_gain <= kHelpful) so = "so this is uncertain";
+  return fmt::format(" The model is off by up to {} for what ran, {}.", percent(error), so);
 }
 
 std::string what_helps(const Explanation& explanation) {
@@ -240,8 +248,9 @@ std::string where(const Explanation& explanation) {
   for (const LinkRate& link : explanation.links) {
     if (core::is_dimension(link.level) && !is_used(link.level, explanation)) continue;
     text += "; " + link_of(link.level);
-    text += link.mbit_per_s > 0 ? fmt::format(" carries {} Mbit/s", number(link.mbit_per_s))
-                                : std::string(" takes no time for bytes that could be measured");
+    text += link.mbit_per_s > 0
+                ? fmt::format(" carries {} Mbit/s in an {}", number(link.mbit_per_s), name_of(link.kind))
+                : std::string(" takes no time for bytes that could be measured");
     text += fmt::format(", and each message takes {} more", in_ms(link.message_ms));
   }
   return text + ".";
@@ -281,7 +290,7 @@ std::string buckets_table(const Explanation& explanation) {
 
 // "int8:256: ...; block 256, lossy".
 std::string legend(const Explanation& explanation) {
-  std::string text = "uncompressed: in the dtype of the gradients, whole\n";
+  std::string text = "none, uncompressed: gradients as they are\n";
   for (const UsedCompressor& each : explanation.compressors) {
     text += core::to_string(each.spec) + ": " + each.summary;
     if (!each.parameter_name.empty()) text += fmt::format("; {} {:g}", each.parameter_name, each.spec.parameter);
@@ -314,9 +323,7 @@ std::string way_of(const core::Option& option) {
   if (core::uses_host(option)) text += " on host cores";
   for (const core::Step& step : option.steps) {
     if (!core::is_collective(step.kind)) continue;
-    std::string name(core::to_string(step.kind));
-    std::ranges::replace(name, '_', '-');
-    text += ", " + name;
+    text += ", " + name_of(step.kind);
     if (step.level == core::Level::intra) text += " in nodes";
     if (step.level == core::Level::inter) text += " between nodes";
   }
