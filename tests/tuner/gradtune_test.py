@@ -387,7 +387,7 @@ class Explain(unittest.TestCase):
         head, buckets, columns, ran = done.stdout.split("\n\n")
         story, job, *sentences = head.splitlines()
         self.assertRegex(story, r"^committed bf16 all_reduce, 8 buckets: [\d.]+ -> [\d.]+ ms a step, gain ")
-        self.assertRegex(job, r"^On 2 ranks; the link between ranks carries [\d,.]+ Mbit/s in an all-reduce, and each message takes [\d.]+ ms")
+        self.assertRegex(job, r"^On 2 ranks; the link between ranks carries [\d,.]+ Mbit/s \(all-reduce\), and each message takes [\d.]+ ms")
         self.assertEqual(len(sentences), 3)
         self.assertEqual(len(buckets.splitlines()), 2 + 8)
         self.assertIn("Expected, measured: from the bucket's first operation", columns)

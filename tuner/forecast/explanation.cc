@@ -11,6 +11,7 @@
 #include "policies/cost/program_cost.h"
 #include "policies/cost/timeline.h"
 #include "policies/space/admission.h"
+#include "policies/space/baseline.h"
 #include "policies/space/sparse_tensors.h"
 
 namespace gradtune::tuner {
@@ -86,12 +87,9 @@ class Explainer {
   Explainer(const policies::Candidate& candidate, const policies::Knowledge& knowledge,
             const policies::StepTimePredictor& model)
       : strategy_(candidate.strategy), knowledge_(knowledge), model_(model), table_(model.table()) {
-    dense_ = {.options = policies::admitted_options(knowledge), .usual = {core::plain_all_reduce()}};
-    if (knowledge.fidelity >= core::Fidelity::half) {
-      dense_.usual.push_back(core::encoded_all_reduce({"bf16"}, core::Place::device));
-    }
-    rows_ = {.options = policies::sparse_options(knowledge),
-             .usual = {core::gather_payloads({"rows"}, core::Place::device)}};
+    baselines_ = policies::baselines(table_, knowledge.fidelity);
+    dense_ = policies::admitted_options(knowledge);
+    sparse_ = policies::sparse_options(knowledge);
   }
 
   std::vector<BucketReason> reasons() const {
@@ -113,7 +111,7 @@ class Explainer {
                          .last = name(bucket.slices.back()),
                          .bytes = bytes(b),
                          .option = bucket.option,
-                         .plain = ways_for(bucket).usual.front(),
+                         .plain = usual_ways(bucket).front(),
                          .expected_ms = expected_ms[b],
                          .others = others(static_cast<int32_t>(b))});
     }
@@ -121,15 +119,16 @@ class Explainer {
   }
 
  private:
-  // The options for a bucket of dense gradients, or for a sparse table.
-  struct Ways {
-    std::vector<core::Option> options;  // that a plan may use
-    std::vector<core::Option> usual;    // those of the baselines, fp32 first
-  };
-
-  const Ways& ways_for(const core::Bucket& bucket) const {
-    const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(bucket.slices.front().tensor)];
-    return bucket.slices.size() == 1 && policies::is_sparse(tensor) ? rows_ : dense_;
+  // The ways of the baselines, that of fp32 first.
+  std::vector<core::Option> usual_ways(const core::Bucket& bucket) const {
+    std::vector<core::Option> ways;
+    for (const policies::Candidate& baseline : baselines_) {
+      for (const core::Bucket& other : baseline.strategy.buckets) {
+        if (std::ranges::find(other.slices, bucket.slices[0].tensor, &core::Slice::tensor) != other.slices.end())
+          ways.push_back(other.option);
+      }
+    }
+    return ways;
   }
 
   int64_t bytes_of(const core::Bucket& bucket) const {
@@ -163,9 +162,10 @@ class Explainer {
   std::vector<core::Option> worth_a_look(const core::Bucket& bucket) const {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table_);
     const core::Extent extent(core::numel(bucket), matrices, core::content_of(bucket, table_));
-    const Ways& known = ways_for(bucket);
+    const core::TensorInfo& first = table_.tensors[static_cast<size_t>(bucket.slices[0].tensor)];
+    const bool is_table = bucket.slices.size() == 1 && policies::is_sparse(first);
     std::vector<std::pair<double, const core::Option*>> ranked;
-    for (const core::Option& option : known.options) {
+    for (const core::Option& option : is_table ? sparse_ : dense_) {
       if (!may_send(bucket, option)) continue;
       const auto work = policies::program_work(model_.cost().table, option, extent, knowledge_.traits,
                                                core::dtype_of(bucket, table_));
@@ -173,8 +173,8 @@ class Explainer {
     }
     std::ranges::stable_sort(ranked, {}, &std::pair<double, const core::Option*>::first);
     std::vector<core::Option> ways;
-    for (const core::Option& option : known.usual) {
-      if (may_send(bucket, option)) ways.push_back(option);
+    for (const core::Option& option : usual_ways(bucket)) {
+      if (may_send(bucket, option) && std::ranges::find(ways, option) == ways.end()) ways.push_back(option);
     }
     for (size_t r = 0; r < std::min(ranked.size(), kMostWays); ++r) {
       if (std::ranges::find(ways, *ranked[r].second) == ways.end()) ways.push_back(*ranked[r].second);
@@ -196,7 +196,8 @@ class Explainer {
   const policies::Knowledge& knowledge_;
   const policies::StepTimePredictor& model_;
   const core::GradientTable& table_;
-  Ways dense_, rows_;
+  std::vector<policies::Candidate> baselines_;
+  std::vector<core::Option> dense_, sparse_;  // that a plan may use for dense gradients, and for a sparse table
 };
 
 // For each bucket, the median over timed steps of the time from its first operation to its last one.

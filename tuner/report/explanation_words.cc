@@ -16,7 +16,7 @@ namespace {
 constexpr double kAlike = 0.005;  // shares of a step
 constexpr double kHidden = 0.05;  // communication beyond computation
 constexpr double kHelpful = 0.01;
-constexpr double kNoise = 0.02;       // of medians of measured steps
+constexpr double kNoise = 0.02;       // by which medians of equally fast steps may differ
 constexpr double kNoteworthy = 0.05;  // error of the model
 
 std::string_view name_of(Part part) {
@@ -248,9 +248,8 @@ std::string where(const Explanation& explanation) {
   for (const LinkRate& link : explanation.links) {
     if (core::is_dimension(link.level) && !is_used(link.level, explanation)) continue;
     text += "; " + link_of(link.level);
-    text += link.mbit_per_s > 0
-                ? fmt::format(" carries {} Mbit/s in an {}", number(link.mbit_per_s), name_of(link.kind))
-                : std::string(" takes no time for bytes that could be measured");
+    text += link.mbit_per_s > 0 ? fmt::format(" carries {} Mbit/s ({})", number(link.mbit_per_s), name_of(link.kind))
+                                : std::string(" takes no time for bytes that could be measured");
     text += fmt::format(", and each message takes {} more", in_ms(link.message_ms));
   }
   return text + ".";
@@ -281,14 +280,12 @@ std::string buckets_table(const Explanation& explanation) {
   }
   return text +
          "\nExpected, measured: from the bucket's first operation to its last one. Buckets overlap with computation, "
-         "and "
-         "wait for each other within these times, so these do not add up to a step.\nIf plain, if other: how much "
-         "longer "
-         "(-: shorter) a step is expected to be if this bucket alone is sent as by a baseline of fp32 (an uncompressed "
-         "all-reduce, or an all-gather of a sparse table's rows), or in the best other way.\n";
+         "and wait for each other within these times, so these do not add up to a step.\nIf plain, if other: how much "
+         "longer (-: shorter) a step is expected to be if this bucket alone is sent as by a baseline of fp32 (an "
+         "uncompressed all-reduce, or an all-gather of a sparse table's rows), or in the best other way.\n";
 }
 
-// "int8:256: ...; block 256, lossy".
+// A line for each word: "int8:256: ...; block 256; fidelity "lossy"".
 std::string legend(const Explanation& explanation) {
   std::string text = "none, uncompressed: gradients as they are\n";
   for (const UsedCompressor& each : explanation.compressors) {

@@ -53,8 +53,7 @@ TEST(ExplanationWords, OfARecordedJob) {
           "The job's steps took 596.7 ms, and those of the next best of 4 strategies that ran 740.0 ms (bf16 gather, "
           "8 buckets). Gradients are sent in 8 groups (buckets); by the model, bucket 2 gains most: with \"bf16, "
           "all-reduce\" a step is 30.6 ms shorter than with \"uncompressed, all-reduce\"; for all 8 the best other way "
-          "would be as good "
-          "(within 0.5 % of a step).",
+          "would be as good (within 0.5 % of a step).",
           "A step is expected to take 599.3 ms (596.7 ms were measured): 531.8 ms of computation, and 67.6 ms that "
           "communication adds, of which 48.9 ms are the transfer of bytes.",
           "With the same batch, stronger compression (fidelity \"lossy\"; a guess, because this job never timed "
@@ -90,26 +89,25 @@ TEST(ExplanationWords, SayWhyABucketIsSentSo) {
   };
   EXPECT_EQ(why({{130}}),
             "Gradients are sent in one group (bucket); by the model, with \"bf16, all-reduce\" a step is 30.0 ms "
-            "shorter than "
-            "with \"uncompressed, all-reduce\"; the best other way would make a step 30.0 ms longer.");
+            "shorter than with \"uncompressed, all-reduce\"; the best other way would make a step 30.0 ms longer.");
   EXPECT_EQ(why({{130}, {140}, {100.4}}),
             "Gradients are sent in 3 groups (buckets); by the model, bucket 1 gains most: with \"bf16, "
             "all-reduce\" a step is 40.0 ms shorter than with \"uncompressed, all-reduce\"; for buckets 0 and 1 the "
-            "best other way would make a step at least 30.0 "
-            "ms longer; for bucket 2 the best other way would be as good (within 0.5 % of a step).");
+            "best other way would make a step at least 30.0 ms "
+            "longer; for bucket 2 the best other way would be as good (within 0.5 % of a step).");
   EXPECT_EQ(
       why({{99}, {103}}),
       "Gradients are sent in 2 groups (buckets); by the model, bucket 1 gains most: with \"bf16, "
       "all-reduce\" a step is 3.00 ms shorter than with \"uncompressed, all-reduce\"; for bucket 1 the best other way "
-      "would make a step 3.00 ms longer; for "
-      "bucket 0 \"uncompressed, all-reduce\" would save 1.00 ms by the model.");
+      "would make a step 3.00 ms longer; for bucket 0 "
+      "\"uncompressed, all-reduce\" would save 1.00 ms by the model.");
   EXPECT_EQ(why({{}, {}}), "Gradients are sent in 2 groups (buckets); for both no other way is known.");
   EXPECT_EQ(
       why({{100}, {100}, {100}, {100}, {100}, {130}}),
       "Gradients are sent in 6 groups (buckets); by the model, bucket 5 gains most: with \"bf16, "
       "all-reduce\" a step is 30.0 ms shorter than with \"uncompressed, all-reduce\"; for bucket 5 the best other way "
-      "would make a step 30.0 ms longer; for 5 "
-      "of them the best other way would be as good (within 0.5 % of a step).");
+      "would make a step 30.0 ms longer; for 5 of them "
+      "the best other way would be as good (within 0.5 % of a step).");
 }
 
 // Another program can be faster than an uncompressed all-reduce without compression.
@@ -205,17 +203,15 @@ TEST(ExplanationWords, NameWaysToSend) {
 TEST(ExplanationWords, SayOnWhichRanksAndLinks) {
   const auto second_line = [](const std::string& text) { return text.substr(0, text.find('\n', text.find('\n') + 1)); };
   EXPECT_EQ(second_line(in_words(explanation_of("half_1gbit"), "the headline")),
-            "the headline\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s in an all-reduce, and each message "
-            "takes 1.15 "
-            "ms more.");
+            "the headline\nOn 2 ranks; the link between ranks carries 857.1 Mbit/s (all-reduce), and each message "
+            "takes 1.15 ms more.");
   Explanation explanation = made_up({{130}});
   explanation.ranks = {.size = 4, .local_size = 2};
   explanation.links = {{.level = core::Level::inter, .mbit_per_s = 200, .message_ms = 1.5},
                        {.level = core::dimension(1), .mbit_per_s = 0, .message_ms = 2}};
   EXPECT_EQ(second_line(in_words(explanation, "made up")),
-            "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s in an all-reduce, and each "
-            "message takes 1.50 ms "
-            "more.");
+            "made up\nOn 4 ranks, 2 in a node; the link between nodes carries 200.0 Mbit/s (all-reduce), and each "
+            "message takes 1.50 ms more.");
   explanation.buckets[0].option = core::recursive_doubling({"rows"}, core::Place::device, 4);
   EXPECT_THAT(
       in_words(explanation, "made up"),
