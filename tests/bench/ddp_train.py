@@ -138,6 +138,8 @@ def parse_arguments():
         "--gradtune", metavar="FIDELITY", help="gradtune at that fidelity in place of DDP"
     )
     parser.add_argument("--rounds", type=int, metavar="UPDATES", help="train in rounds of so many updates")
+    parser.add_argument("--outer-lr", type=float, default=0.8)
+    parser.add_argument("--outer-momentum", type=float, default=0.3)
     parser.add_argument("--delay", type=int, default=0, help="that many of them beside an exchange")
     parser.add_argument("--fragments", type=int, default=1, help="that many parts of the model, exchanged one by one")
     parser.add_argument("--strategy", type=pathlib.Path, help="file that gradtune starts from, and keeps to")
@@ -201,7 +203,8 @@ def under_gradtune(optimizer, model, options):
     pinned = {"strategy": options.strategy, "tuning_budget": 0} if options.strategy else {}
     if options.rounds:
         number = options.rounds
-        shape = {"least": number, "most": number, "delay": options.delay, "fragments": options.fragments}
+        shape = {"least": number, "most": number, "delay": options.delay, "fragments": options.fragments,
+                 "outer_lr": options.outer_lr, "outer_momentum": options.outer_momentum}
         return gradtune.rounds(optimizer, model, **shape, fidelity=options.gradtune, **pinned)
     return gradtune.wrap(optimizer, model, fidelity=options.gradtune, **pinned)
 
