@@ -178,7 +178,7 @@ def refusals() -> dict[str, str]:
         ("no group", model, None, {"least": 4, "most": 4}),
         ("shards", model, mesh["shard"].get_group(), {"least": 4, "most": 4}),
         ("all ranks", model, dist.group.WORLD, {"least": 4, "most": 4}),
-        ("length", model, sites, {}),
+        ("length", model, sites, {"most": 8}),
         ("delay", model, sites, {"least": 4, "most": 4, "delay": None}),
         ("uneven", model, sites, {"least": 4, "most": 4, "uneven": True}),
         ("keep_round", model, sites, {"least": 4, "most": 4, "keep_round": "round.pt"}),
