@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "hooks/outer_step.h"
@@ -30,28 +31,34 @@ class FragmentExchange {
   int64_t unsent_updates() const { return unsent_updates_; }
   int64_t updates_of_step() const { return updates_of_step_; }
 
-  // Sends the changes. `is_delayed`: the program makes updates before complete(). `is_weighted`: by this rank's share
-  // of the unsent updates of all ranks. All ranks call it.
-  void begin(bool is_delayed, bool is_weighted);
+  struct How {
+    bool is_delayed = false;  // the program makes updates before complete()
+    bool goes_on = true;      // see tuner::RoundState
+    // The factor of this rank's changes; 1 if there is none. Called in the pass, so it may use Session::gather().
+    std::function<double()> weight = {};
+  };
+  // Sends the changes. All ranks call it.
+  void begin(const How& how);
   // Waits for the mean changes, and makes the outer step. The session's step counts so many updates, with 0 none, and
-  // is not scored then. Returns false if the changes were lost, because one was not finite on some rank.
-  bool complete(int64_t counted_updates);
+  // is not scored then.
+  void complete(int64_t counted_updates);
 
-  // The report of the step before the one that was completed last; the same on all ranks.
-  const core::StepReport& report() const { return report_; }
+  // The outer step of the exchange that was completed last.
+  OuterStep::Outcome outcome() const { return outcome_; }
+  // With it came the report of the step before, and what ranks told; the same on all ranks.
+  const core::StepReport& report() const { return received_.report; }
+  const tuner::RoundState& told() const { return received_.round; }
 
   // Between exchanges: forgets updates and report, as after a checkpoint was loaded.
   void forget();
 
  private:
-  double share_of_updates();
-
   Session& session_;
   OuterStep outer_;
   std::vector<torch::Tensor> changes_;  // of the exchange under way
   int64_t unsent_updates_ = 0, updates_of_step_ = 0;
-  bool is_finite_ = true;  // the last mean changes
-  core::StepReport report_ = {.excluded = true};
+  OuterStep::Outcome outcome_ = OuterStep::Outcome::stepped;
+  tuner::StepProtocol::Received received_ = {.report = {.excluded = true}, .command = {}};
 };
 
 }  // namespace gradtune

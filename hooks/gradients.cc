@@ -486,8 +486,8 @@ const torch::Tensor& Gradients::gradient_of(const Parameter& parameter) const {
 }
 
 std::vector<torch::Tensor> Gradients::trained() const {
-  std::vector<torch::Tensor> trained;
-  for (const int32_t position : position_of_) trained.push_back(parameter(position));
+  std::vector<torch::Tensor> trained;  // the last one of the model was registered first
+  for (size_t p = position_of_.size(); p-- > 0;) trained.push_back(parameter(position_of_[p]));
   return trained;
 }
 

@@ -89,7 +89,7 @@ class Gradients {
   // True if the same optimizer was wrapped again; then hooks and gradients belong to the newer wrap.
   bool ended() const { return ended_; }
 
-  // The parameters of the table, in their order of registration.
+  // The parameters of the table, in the order of the model.
   std::vector<torch::Tensor> trained() const;
   // -1 if the parameter is not in the table
   int32_t position_of(const torch::Tensor& parameter) const;

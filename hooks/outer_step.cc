@@ -49,20 +49,22 @@ void OuterStep::keep_going() {
   for (const torch::Tensor& parameter : parameters_) exchanged_.push_back(parameter.detach().clone());
 }
 
-bool OuterStep::step(const std::vector<torch::Tensor>& mean_changes) {
+OuterStep::Outcome OuterStep::step(const std::vector<torch::Tensor>& mean_changes, bool is_late) {
   const torch::NoGradGuard no_grad;
   if (!are_finite(mean_changes)) {
+    const bool is_here = !are_finite(exchanged_.empty() ? parameters_ : exchanged_);
     go_back();
-    return false;
+    return is_here ? Outcome::lost_here : Outcome::lost;
   }
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const torch::Tensor change = mean_changes[p].to(anchors_[p].scalar_type());
-    momenta_[p].mul_(rates_.momentum).add_(change);
-    anchors_[p].sub_(change.add(momenta_[p], rates_.momentum), rates_.lr);
+    if (!is_late) momenta_[p].mul_(rates_.momentum);
+    momenta_[p].add_(change);
+    anchors_[p].sub_(change.add(is_late ? change : momenta_[p], rates_.momentum), rates_.lr);
     parameters_[p].copy_(exchanged_.empty() ? anchors_[p] : anchors_[p] + (parameters_[p] - exchanged_[p]));
   }
   exchanged_.clear();
-  return true;
+  return Outcome::stepped;
 }
 
 void OuterStep::go_back() {
@@ -71,13 +73,13 @@ void OuterStep::go_back() {
   exchanged_.clear();
 }
 
-void OuterStep::check_fits(std::span<const torch::Tensor> momenta) const {
-  if (momenta.size() != momenta_.size()) {
+void check_momenta(std::span<const torch::Tensor> momenta, const std::vector<torch::Tensor>& parameters) {
+  if (momenta.size() != parameters.size()) {
     refuse("the outer momentum has " + std::to_string(momenta.size()) + " tensors; allowed is one for each of the " +
-           std::to_string(momenta_.size()) + " trained parameters");
+           std::to_string(parameters.size()) + " trained parameters");
   }
   for (size_t p = 0; p < momenta.size(); ++p) {
-    if (momenta[p].sizes() != momenta_[p].sizes()) {
+    if (momenta[p].sizes() != parameters[p].sizes()) {
       refuse("the outer momentum of trained parameter " + std::to_string(p) +
              " has another shape than the parameter; allowed is the state of an equal model");
     }
@@ -86,7 +88,7 @@ void OuterStep::check_fits(std::span<const torch::Tensor> momenta) const {
 
 void OuterStep::restore(std::span<const torch::Tensor> momenta) {
   const torch::NoGradGuard no_grad;
-  check_fits(momenta);
+  check_momenta(momenta, parameters_);
   for (size_t p = 0; p < momenta.size(); ++p) {
     momenta_[p].copy_(momenta[p]);
     anchors_[p].copy_(parameters_[p]);

@@ -14,6 +14,9 @@
 
 namespace gradtune {
 
+// Throws unless there is one for each parameter, of its shape.
+void check_momenta(std::span<const torch::Tensor> momenta, const std::vector<torch::Tensor>& parameters);
+
 class OuterStep {
  public:
   struct Rates {
@@ -32,17 +35,18 @@ class OuterStep {
   // this call, parameters must not change between change() and step().
   void keep_going();
 
+  enum class Outcome : uint8_t { stepped, lost, lost_here };
   // Takes the mean changes of all parameters, and sets the parameters to the new anchors. If a change is not finite, it
-  // goes back to the old ones, as all ranks do, and returns false.
-  bool step(const std::vector<torch::Tensor>& mean_changes);
+  // goes back to the old ones, as all ranks do, and the outcome says if this rank's own parameters were not finite.
+  // `is_late`: no rank made updates, and residuals of compression are all that the changes have. They are added to the
+  // step before, so that nothing happens if there are none.
+  Outcome step(const std::vector<torch::Tensor>& mean_changes, bool is_late = false);
   // Sets the parameters to the anchors: the updates since are lost.
   void go_back();
 
   // The state between rounds, the same on all ranks. A checkpoint of the parameters has the anchors.
   const std::vector<torch::Tensor>& momenta() const { return momenta_; }
-  // Throws if they do not fit the parameters.
-  void check_fits(std::span<const torch::Tensor> momenta) const;
-  // The same, and then the anchors are the current parameters.
+  // The anchors are the current parameters then. Throws as check_momenta() does.
   void restore(std::span<const torch::Tensor> momenta);
 
  private:

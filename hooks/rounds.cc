@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <span>
 #include <utility>
 
+#include "hooks/fragment.h"
 #include "hooks/refusal.h"
 #include "hooks/rounds_file.h"
 
@@ -55,7 +55,7 @@ std::string describe_length(const tuner::RoundLength& length, const tuner::Excha
 
 Rounds::Rounds(std::span<const std::unique_ptr<Session>> sessions, const OuterStep::Rates& rates,
                const tuner::RoundLength& length, bool uneven)
-    : length_(length) {
+    : length_(length), lost_(*sessions.back()) {
   core::check(static_cast<int64_t>(sessions.size()) == length.allowed().fragments, "each fragment has a session");
   for (const auto& session : sessions) fragments_.push_back(std::make_unique<FragmentExchange>(*session, rates));
   if (uneven) speed_.emplace();
@@ -99,21 +99,37 @@ bool Rounds::end_update() {
   };
   while (under_way_ == nullptr && is_due()) {
     const bool is_delayed = length_.round().delay > 0;
-    begin_next(is_delayed);
+    begin_next(is_delayed, /*goes_on=*/true);
     if (!is_delayed) has_ended = complete() || has_ended;
   }
   return has_ended;
 }
 
 bool Rounds::end_round() {
-  const bool has_ended = complete();
-  const bool has_changes = std::ranges::any_of(fragments_, [](const auto& each) { return each->unsent_updates() > 0; });
-  if (!has_changes && !speed_) return has_ended;  // with speeds of their own, others may have updates
-  next_ = 0;
+  bool has_ended = complete();
+  // Ranks need not have made the same number of updates: one that skipped a step, or whose data ended, has fewer.
+  // All exchanges are of all ranks, in the same order, so this rank follows the others to the end.
+  size_t exchanged = 0;
   do {
-    begin_next(/*is_delayed=*/false);
-  } while (!complete_one(/*is_whole=*/!speed_));
-  return true;
+    exchanged = next_;
+    has_ended = exchange_at_end() || has_ended;
+  } while (fragments_[exchanged]->told().goes_on);
+  for (size_t f = 0; f < fragments_.size(); ++f) {
+    if (f == exchanged) continue;
+    next_ = f;
+    has_ended = exchange_at_end() || has_ended;
+  }
+  next_ = 0;
+  updates_ = 0;
+  has_updates_ = false;
+  return has_ended;
+}
+
+bool Rounds::exchange_at_end() {
+  const FragmentExchange& one = *fragments_[next_];
+  begin_next(/*is_delayed=*/false, /*goes_on=*/false);
+  complete_one(/*is_whole=*/!speed_);
+  return one.told().has_updates;
 }
 
 bool Rounds::complete() { return under_way_ != nullptr && complete_one(/*is_whole=*/true); }
@@ -124,7 +140,8 @@ Rounds::Progress Rounds::progress() const {
           .updates_a_round = own_updates(),
           .delay = length_.round().delay,
           .exchange_ms = last_.exchange_ms,
-          .update_ms = last_.update_ms};
+          .update_ms = last_.update_ms,
+          .lost = lost_.count()};
 }
 
 std::vector<torch::Tensor> Rounds::momenta() const {
@@ -136,9 +153,16 @@ std::vector<torch::Tensor> Rounds::momenta() const {
   return all;
 }
 
-void Rounds::begin_next(bool is_delayed) {
+double Rounds::weigh() {
+  const tuner::SiteSpeed::Told own{.updates = under_way_->unsent_updates(), .update_ms = own_ms_};
+  return speed_->learn(own, first().gather(tuner::SiteSpeed::pack(own)));
+}
+
+void Rounds::begin_next(bool is_delayed, bool goes_on) {
   under_way_ = fragments_[next_].get();
-  under_way_->begin(is_delayed, /*is_weighted=*/speed_.has_value());
+  FragmentExchange::How how{.is_delayed = is_delayed, .goes_on = goes_on};
+  if (speed_) how.weight = [this] { return weigh(); };
+  under_way_->begin(how);
   if (++next_ < fragments_.size()) return;
   next_ = 0;
   updates_ = 0;
@@ -149,17 +173,17 @@ bool Rounds::complete_one(bool is_whole) {
   // All ranks count the same number. Ranks that are not equally fast spend about the same time on a round, which counts
   // as the slowest one's updates.
   const int64_t updates = is_whole ? one.updates_of_step() : 0;
-  const bool is_finite = one.complete(speed_ && updates > 0 ? length_.round().updates : updates);
+  one.complete(speed_ && updates > 0 ? length_.round().updates : updates);
   if (!std::exchange(is_noted_, true)) note(first().step() - 1, {});
-  if (!is_finite) {
+  has_updates_ = has_updates_ || one.told().has_updates;
+  if (one.outcome() != OuterStep::Outcome::stepped) {
     // Values that are not finite in one fragment would come back into it from the others.
     for (const auto& fragment : fragments_) fragment->outer().go_back();
-    first().say(
-        "gradtune: round " + std::to_string(rounds_ + 1) +
-        " is lost: a parameter was not finite on some rank, so all ranks went back to what they last exchanged\n");
+    lost_.lost(rounds_ + 1, one.outcome() == OuterStep::Outcome::lost_here);
   }
-  if (&one != fragments_.back().get()) return false;
+  if (&one != fragments_.back().get() || !std::exchange(has_updates_, false)) return false;
   ++rounds_;
+  lost_.ended();
   learn();
   own_ms_ = updates > 0 ? one.session().compute_ms() / static_cast<double>(updates) : 0;
   return true;
@@ -180,7 +204,6 @@ void Rounds::learn() {
   }
   if (is_excluded) return;
   last_ = mean;
-  if (speed_) speed_->learn(own_ms_, mean.update_ms);
   if (!is_finite) return;
   if (const auto times = length_.learn(mean)) {
     first().say("gradtune: " + describe_length(length_, *times) + '\n');
@@ -192,16 +215,31 @@ void Rounds::note(int64_t step, const std::optional<tuner::ExchangeTimes>& times
   first().note({.step = step, .round = length_.round(), .allowed = length_.allowed(), .times = times});
 }
 
+Fragment Rounds::fragment(size_t number) const {
+  return {.number = static_cast<int64_t>(number), .count = static_cast<int64_t>(fragments_.size())};
+}
+
+std::vector<torch::Tensor> Rounds::parameters() const {
+  std::vector<torch::Tensor> all;
+  for (const auto& fragment : fragments_) {
+    const std::vector<torch::Tensor>& of_one = fragment->outer().parameters();
+    all.insert(all.end(), of_one.begin(), of_one.end());
+  }
+  return all;
+}
+
 void Rounds::save_checkpoint(const std::string& folder) {
-  end_round();
-  for (size_t f = 0; f < fragments_.size(); ++f) fragments_[f]->session().save_checkpoint(folder_of(folder, f));
-  save_rounds(
-      folder,
-      {.session_step = first().progress().step, .rounds = rounds_, .round = length_.round(), .momenta = momenta()});
+  core::check(under_way_ == nullptr, "a checkpoint is saved while an exchange is under way");
+  const SavedRounds now{
+      .session_step = first().step(), .rounds = rounds_, .round = length_.round(), .momenta = momenta()};
+  save_rounds(first(), folder, now, [&] {
+    for (size_t f = 0; f < fragments_.size(); ++f)
+      fragments_[f]->session().save_checkpoint(folder_of(fragment(f), folder));
+  });
 }
 
 void Rounds::load_checkpoint(const std::string& folder) {
-  const SavedRounds saved = load_rounds(folder);
+  const SavedRounds saved = load_rounds(first(), folder);
   if (saved.is_synchronous()) {
     refuse("the checkpoint in " + folder +
            " is of synchronous steps, and this job trains in rounds; allowed is to load it into a new job");
@@ -212,35 +250,28 @@ void Rounds::load_checkpoint(const std::string& folder) {
            ", and this job has fragments " + std::to_string(fragments) + "; allowed is fragments " +
            std::to_string(saved.round.fragments));
   }
-  for (size_t f = 0; f < fragments_.size(); ++f) fragments_[f]->session().load_checkpoint(folder_of(folder, f));
-  check_step(saved, first().progress().step, folder);
+  check_momenta(saved.momenta, parameters());
+  for (size_t f = 0; f < fragments_.size(); ++f)
+    fragments_[f]->session().load_checkpoint(folder_of(fragment(f), folder));
   restore(saved.rounds, saved.round, saved.momenta);
 }
 
-std::string Rounds::folder_of(const std::string& folder, size_t fragment) const {
-  if (fragments_.size() == 1) return folder;
-  return (std::filesystem::path(folder) / ("fragment-" + std::to_string(fragment + 1))).string();
-}
-
 void Rounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta) {
-  std::vector<std::span<const torch::Tensor>> of_fragments;
+  check_momenta(momenta, parameters());
   std::span<const torch::Tensor> left(momenta);
   for (const auto& fragment : fragments_) {
-    // A wrong number is seen by the last one.
-    const size_t count = fragment == fragments_.back() ? left.size() : fragment->outer().parameters().size();
-    of_fragments.push_back(left.first(std::min(count, left.size())));
-    left = left.subspan(of_fragments.back().size());
-    fragment->outer().check_fits(of_fragments.back());
-  }
-  for (size_t f = 0; f < fragments_.size(); ++f) {
-    fragments_[f]->outer().restore(of_fragments[f]);
-    fragments_[f]->forget();
+    const size_t count = fragment->outer().parameters().size();
+    fragment->outer().restore(left.first(count));
+    left = left.subspan(count);
+    fragment->forget();
   }
   length_ = tuner::RoundLength(length_.allowed(), round);
   rounds_ = rounds;
   updates_ = 0;
   next_ = 0;
+  has_updates_ = false;
   last_ = {};
+  lost_.forget();
 }
 
 }  // namespace gradtune

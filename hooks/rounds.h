@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "hooks/fragment.h"
 #include "hooks/fragment_exchange.h"
+#include "hooks/lost_rounds.h"
 #include "hooks/outer_step.h"
 #include "hooks/session.h"
 #include "tuner/round_length.h"
@@ -35,8 +37,9 @@ class Rounds {
   // The program updated its parameters. Completes the exchange that is under way after its delay, and begins those that
   // are due. Returns true if a round ended: its last exchange is complete.
   bool end_update();
-  // Completes the exchange that is under way, and then exchanges all updates that were not, so that all ranks have
-  // equal parameters. All ranks call it. Returns false if there was nothing to exchange.
+  // Exchanges all updates that were not, so that all ranks have equal parameters. All ranks call it, also if one of
+  // them made fewer updates than the others: it takes part in their exchanges until they call it too. Returns false if
+  // no rank had anything to exchange.
   bool end_round();
   // Completes the exchange that is under way, if any, and leaves later updates to the round; all ranks call it. Returns
   // true if it ended a round. The sessions must not end before.
@@ -54,11 +57,15 @@ class Rounds {
     // The times of the last round whose report came, in ms: an exchange (the mean over fragments) on the slowest rank,
     // and one update.
     double exchange_ms = 0, update_ms = 0;
+    int64_t lost = 0;  // rounds, see LostRounds
   };
   Progress progress() const;
   std::vector<torch::Tensor> momenta() const;  // of the outer step, for all parameters
+  // True once after rounds were lost because parameters of this rank were not finite. Its optimizer's state may not be
+  // either, so it should begin with a new one.
+  bool take_lost_here() { return lost_.take_here(); }
 
-  // Checkpoints of the sessions and of the rounds (rounds_file.h); all ranks call them. Saving ends the round first.
+  // Checkpoints of the sessions and of the rounds (rounds_file.h); all ranks call them. Call end_round() before saving.
   // With several fragments, each has a folder in the folder.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
@@ -69,22 +76,27 @@ class Rounds {
  private:
   Session& first() const { return fragments_.front()->session(); }
   int64_t own_updates() const;  // of the round under way
-  void begin_next(bool is_delayed);
+  void begin_next(bool is_delayed, bool goes_on);
   bool complete_one(bool is_whole);  // the one under way; `is_whole`: its step has all of its updates
+  bool exchange_at_end();            // returns true if some rank had updates
+  double weigh();                    // the factor of this rank's changes
   void learn();                      // when a round has ended
   void say_length() const;
   void note(int64_t step, const std::optional<tuner::ExchangeTimes>& times);
-  std::string folder_of(const std::string& folder, size_t fragment) const;
+  Fragment fragment(size_t number) const;
+  std::vector<torch::Tensor> parameters() const;
 
   std::vector<std::unique_ptr<FragmentExchange>> fragments_;
   tuner::RoundLength length_;
   int64_t rounds_ = 0, updates_ = 0;       // as in Progress
   size_t next_ = 0;                        // the fragment whose exchange begins next
   FragmentExchange* under_way_ = nullptr;  // one at most
+  bool has_updates_ = false;               // some rank had, in the exchanges of this round
   bool is_noted_ = false;                  // the first length, in the journal
   tuner::ExchangeTimes last_;              // of the last round whose report came
   std::optional<tuner::SiteSpeed> speed_;  // of this rank, if ranks need not be equally fast
   double own_ms_ = 0;                      // of this rank's updates in the last round, for each
+  LostRounds lost_;
 };
 
 // The result of tuning the sessions of all fragments: decided if all are, with the buckets of each. The rest is the

@@ -33,7 +33,7 @@ class RoundsOptimizer::State {
     open(Arrival::hooks, dense, {});
     session().must_agree("options of rounds", describe(of_rounds));
     check_fragments(of_rounds.fragments, session().trained().size());
-    session().on_averaged([this](const core::StepReport& report) { length_.learn(report); });
+    session().on_averaged([this](const auto& received) { length_.learn(received.report); });
   }
 
   // Training may go on, with this rank's parameters.
@@ -60,13 +60,19 @@ class RoundsOptimizer::State {
     if (rounds_) {
       inner_.step();
       rounds_->end_update();
+      forget_if_lost();
       return;
     }
     session().step(nullptr);
     if (++dense_steps_ >= of_rounds_.dense_steps && length_.round().updates > 1) begin_rounds();
   }
 
-  bool end_round() { return rounds_ && rounds_->end_round(); }
+  bool end_round() {
+    if (!rounds_) return false;
+    const bool has_ended = rounds_->end_round();
+    forget_if_lost();
+    return has_ended;
+  }
 
   Progress progress() const {
     Progress progress;
@@ -78,27 +84,35 @@ class RoundsOptimizer::State {
             .updates_a_round = of.updates_a_round,
             .delay = of.delay,
             .exchange_ms = of.exchange_ms,
-            .update_ms = of.update_ms};
+            .update_ms = of.update_ms,
+            .lost = of.lost};
   }
 
   void save(const std::string& folder) {
+    end_round();
     if (rounds_) return rounds_->save_checkpoint(folder);
-    session().save_checkpoint(folder);
-    save_rounds(folder, {.session_step = session().progress().step, .dense_steps = dense_steps_});
+    save_rounds(session(), folder, {.session_step = session().step(), .dense_steps = dense_steps_},
+                [&] { session().save_checkpoint(folder); });
   }
 
   void load(const std::string& folder) {
-    const SavedRounds saved = load_rounds(folder);
-    if (!saved.is_synchronous() && !rounds_) begin_rounds();
+    const SavedRounds saved = load_rounds(session(), folder);
+    if (!saved.is_synchronous() && !rounds_) {
+      check_momenta(saved.momenta, session().trained());  // a job that refuses another model's state stays as it is
+      begin_rounds();
+    }
     if (rounds_) return rounds_->load_checkpoint(folder);
     session().load_checkpoint(folder);
-    check_step(saved, session().progress().step, folder);
     dense_steps_ = saved.dense_steps;
   }
 
  private:
   void open(Arrival arrival, const Options& options, const Fragment& fragment) {
     sessions_.push_back(std::make_unique<Session>(trained_by({&inner_}, module_, arrival, fragment), group_, options));
+  }
+
+  void forget_if_lost() {
+    if (rounds_->take_lost_here()) inner_.state().clear();
   }
 
   void begin_rounds() {

@@ -271,8 +271,8 @@ bool Session::end_pass() {
   if (is_nested_pass() && !pass_.is_whole()) return false;
   raised([&] {
     explained(Final::every_error, [this] {
-      const core::StepReport report = finish_backward();
-      if (averaged_) averaged_(report);
+      const tuner::StepProtocol::Received received = finish_backward();
+      if (averaged_) averaged_(received);
     });
   });
   return true;
@@ -286,7 +286,7 @@ void Session::pass_was_left() {
 }
 
 // The last action of a backward pass, on the thread that ends it (the device's, for gradients on a device).
-core::StepReport Session::finish_backward() {
+tuner::StepProtocol::Received Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   step_clock_.awaits(executor_.times());
   if (learning_.known() == Known::nothing) {  // the first pass held back its gradients
@@ -328,7 +328,7 @@ core::StepReport Session::finish_backward() {
   if (learning_.known() == Known::content) learning_.learn_order();
   pass_.end();
   updates_.end_pass();
-  return received.value().report;
+  return received.value();
 }
 
 // On rank 0: the tuner takes the report of a step and decides what comes next.

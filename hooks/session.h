@@ -88,21 +88,32 @@ class Session {
   void must_agree(const std::string& what, const std::vector<SharedThing>& things) {
     explained(Final::every_error, [&] { peers_.must_agree(what, to_text(things)); });
   }
-  // Adds values up over ranks, in fp32. All ranks call it in a pass, before the first gradient. The time of waiting for
-  // slower ranks is no computation.
-  void sum(std::span<float> values) {
-    const int64_t began_ns = clock_->now_ns();
-    explained(Final::every_error, [&] { peers_.sum(values); });
-    step_clock_.waited_apart(clock_->now_ns() - began_ns);
+  // Ends with an error on all ranks, which goes on, unless all of them succeeded. All ranks call it between passes.
+  void must_succeed(const std::string& what, const core::Status& mine) {
+    explained(Final::between_ranks, [&] { peers_.must_succeed(what, mine); });
   }
+  // The values of all ranks, by rank. All ranks call it between passes, or in one before its first gradient. The time
+  // of waiting for slower ranks is no computation.
+  std::vector<uint64_t> gather(uint64_t value) {
+    const int64_t began_ns = clock_->now_ns();
+    std::vector<uint64_t> values;
+    explained(Final::every_error, [&] { values = peers_.gather(value); });
+    step_clock_.waited_apart(clock_->now_ns() - began_ns);
+    return values;
+  }
+  // In rounds: what this rank tells with the pass under way. Call it before the first gradient.
+  void tell_round(const tuner::RoundState& round) { protocol_.tell_round(round); }
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
     gradients().give_back(parameter, gradient);
   }
-  // At the end of each pass, with the report of the step before, which is the same on all ranks.
-  using Averaged = std::function<void(const core::StepReport& report)>;
+  // At the end of each pass, with what came with it: the report of the step before, and what ranks told. It is the same
+  // on all ranks.
+  using Averaged = std::function<void(const tuner::StepProtocol::Received& received)>;
   void on_averaged(Averaged averaged) { averaged_ = std::move(averaged); }
   // The parameters whose gradients it averages, in the order of the model.
   std::vector<torch::Tensor> trained() const { return gradients().trained(); }
+  // The buffers that are rank 0's after every pass, as they are now.
+  const std::vector<NamedTensor>& buffers() const { return job_.model->buffers(); }
   // Says a line to people on rank 0, unless they want quiet.
   void say(const std::string& line) const {
     if (peers_.rank() == 0 && !settings().quiet) front_->say(line);
@@ -111,6 +122,7 @@ class Session {
   void note(const tuner::RoundChoice& choice) {
     if (driver_) driver_->chose(choice);
   }
+  int rank() const { return peers_.rank(); }
   int64_t step() const { return protocol_.step(); }  // under way, or the next one
   // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
   // The step's time has the whole exchange, also the part that updates hid.
@@ -152,7 +164,7 @@ class Session {
   void begin_backward();
   void begin_step();
   void pass_was_left();
-  core::StepReport finish_backward();  // returns that of the step before
+  tuner::StepProtocol::Received finish_backward();
   void send_missing();
   void tune(const tuner::StepProtocol::Received& received);
   void check_only_read();

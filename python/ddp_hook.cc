@@ -19,7 +19,7 @@ std::shared_ptr<DdpBridge> DdpBridge::build(c10d::Reducer& reducer, const c10::i
                                             Session& session) {
   auto bridge = std::make_shared<DdpBridge>(group, session);
   reducer.register_comm_hook(std::make_unique<Hook>(bridge));
-  session.on_averaged([&bridge = *bridge](const core::StepReport&) { bridge.finish(); });
+  session.on_averaged([&bridge = *bridge](const auto&) { bridge.finish(); });
   return bridge;
 }
 

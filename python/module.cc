@@ -40,7 +40,7 @@ py::dict dict_of(const Rounds::Progress& progress) {
   using namespace py::literals;
   return py::dict("rounds"_a = progress.rounds, "updates"_a = progress.updates,
                   "updates_a_round"_a = progress.updates_a_round, "delay"_a = progress.delay,
-                  "exchange_ms"_a = progress.exchange_ms, "update_ms"_a = progress.update_ms);
+                  "exchange_ms"_a = progress.exchange_ms, "update_ms"_a = progress.update_ms, "lost"_a = progress.lost);
 }
 
 // A round in Python: the numbers of its updates and of its delay.
@@ -64,6 +64,7 @@ void define_rounds(py::module_& module) {
       .def("end_round", &PythonRounds::end_round)
       .def("complete", &PythonRounds::complete)
       .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
+      .def("take_lost_here", &PythonRounds::take_lost_here)
       .def("outer_momenta", &PythonRounds::outer_momenta)
       .def("restore",
            [](PythonRounds& rounds, int64_t count, const RoundNumbers& round,
@@ -71,15 +72,6 @@ void define_rounds(py::module_& module) {
       .def("allow", [](PythonRounds& rounds, const RoundsPlan& plan) { rounds.allow(allowed(options_of(plan))); });
 
   module.def("check_rounds", [](const RoundsPlan& plan) { check(options_of(plan)); });
-  module.def("save_synchronous", [](const std::string& folder, int64_t session_step, int64_t dense_steps) {
-    save_rounds(folder, {.session_step = session_step, .dense_steps = dense_steps});
-  });
-  module.def("saved_round", [](const std::string& folder) { return numbers_of(load_rounds(folder).round); });
-  module.def("saved_dense_steps", [](const std::string& folder, int64_t session_step) {
-    const SavedRounds saved = load_rounds(folder);
-    check_step(saved, session_step, folder);
-    return saved.dense_steps;
-  });
 }
 
 }  // namespace
@@ -131,6 +123,12 @@ PYBIND11_MODULE(_gradtune, module) {
                                     const RoundsPlan& plan) { session.learn_round_length(allowed(options_of(plan))); })
       .def("compare_rounds",
            [](PythonSession& session, const RoundsPlan& plan) { session.compare_rounds(options_of(plan)); })
+      .def("save_synchronous", &PythonSession::save_synchronous)
+      .def("saved_rounds",
+           [](PythonSession& session, const std::string& folder) {
+             const SavedRounds saved = session.saved_rounds(folder);
+             return std::make_pair(numbers_of(saved.round), saved.dense_steps);
+           })
       .def("round_shape", [](const PythonSession& session) { return numbers_of(session.round_shape()); })
       .def("close", &PythonSession::close);
   define_rounds(module);

@@ -4,8 +4,10 @@
 
 #include <pybind11/stl.h>
 
+#include <string_view>
 #include <utility>
 
+#include "engine/core/hash.h"
 #include "hooks/round_options.h"
 
 namespace gradtune {
@@ -51,7 +53,17 @@ void PythonRounds::load_checkpoint(const std::string& folder) {
 }
 
 void PythonRounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta) {
-  run([&](Session&) { rounds_->restore(rounds, round, momenta); });
+  run([&](Session& session) {
+    core::Hasher hasher;
+    for (const torch::Tensor& momentum : momenta) {
+      const torch::Tensor bytes = momentum.detach().cpu().contiguous();
+      hasher.add(std::string_view(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()));
+    }
+    session.must_agree(
+        "states of a round's end",
+        {{"state", {{"rounds", std::to_string(rounds)}, {"hash of momenta", std::to_string(hasher.value())}}}});
+    rounds_->restore(rounds, round, momenta);
+  });
 }
 
 void PythonRounds::allow(const tuner::UpdatesARound& allowed) {

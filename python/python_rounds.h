@@ -31,7 +31,9 @@ class PythonRounds final : public PythonSession {
   bool end_round();
   bool complete();
   Rounds::Progress round_progress() const { return rounds_->progress(); }
+  bool take_lost_here() { return rounds_->take_lost_here(); }
   std::vector<torch::Tensor> outer_momenta() const { return rounds_->momenta(); }
+  // As Rounds::restore(), with an error on all ranks if they differ.
   void restore(int64_t rounds, const tuner::RoundShape& round, const std::vector<torch::Tensor>& momenta);
   void allow(const tuner::UpdatesARound& allowed);
 

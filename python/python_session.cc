@@ -144,7 +144,7 @@ void PythonSession::update_ended() {
 void PythonSession::learn_round_length(const tuner::UpdatesARound& allowed) {
   run([&](Session& session) {
     length_.emplace(allowed, tuner::RoundShape{.updates = allowed.least});
-    session.on_averaged([this](const core::StepReport& report) { length_->learn(report); });
+    session.on_averaged([this](const auto& received) { length_->learn(received.report); });
   });
 }
 
@@ -155,6 +155,27 @@ void PythonSession::compare_rounds(const RoundOptions& options) {
     for (const auto& each : sessions_) parameters += each->trained().size();
     check_fragments(options.fragments, parameters);
   });
+}
+
+void PythonSession::save_synchronous(const std::string& folder, int64_t dense_steps) {
+  run([&](Session& session) {
+    save_rounds(session, folder, {.session_step = session.step(), .dense_steps = dense_steps},
+                [&] { session.save_checkpoint(folder); });
+  });
+}
+
+SavedRounds PythonSession::saved_rounds(const std::string& folder) {
+  SavedRounds saved;
+  run([&](Session&) {
+    saved = load_rounds(*sessions_.front(), folder);
+    if (saved.is_synchronous()) return;
+    std::vector<torch::Tensor> parameters;
+    for (const auto& session : sessions_) {
+      for (const torch::Tensor& parameter : session->trained()) parameters.push_back(parameter);
+    }
+    check_momenta(saved.momenta, parameters);
+  });
+  return saved;
 }
 
 void PythonSession::leave_no_sync() {

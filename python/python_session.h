@@ -19,6 +19,7 @@
 
 #include "gradtune/gradtune.h"
 #include "gradtune/rounds.h"
+#include "hooks/rounds_file.h"
 #include "hooks/session.h"
 #include "python/ddp_hook.h"
 #include "python/python_front.h"
@@ -73,6 +74,9 @@ class PythonSession {
   // Learns from each step how long a round would be (tuner/round_length.h).
   void learn_round_length(const tuner::UpdatesARound& allowed);
   void compare_rounds(const RoundOptions& options);
+  // As save_rounds() and load_rounds() of hooks/rounds_file.h. A state of rounds for another model is refused.
+  void save_synchronous(const std::string& folder, int64_t dense_steps);
+  SavedRounds saved_rounds(const std::string& folder);
   tuner::RoundShape round_shape() const { return length_ ? length_->round() : tuner::RoundShape{}; }
 
  protected:

@@ -9,7 +9,7 @@
 namespace gradtune {
 
 ReplicaUnits::ReplicaUnits(Session& session) : session_(session) {
-  session_.on_averaged([this](const core::StepReport&) { finish(); });
+  session_.on_averaged([this](const auto&) { finish(); });
 }
 
 void ReplicaUnits::hand_over(Brought brought) {

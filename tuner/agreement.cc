@@ -39,7 +39,10 @@ enum Position : size_t {
   kWorkMs = 29,
   kNewBuffers = 30,
   kNegatedStepMs = 31,
-  kUsed = 32,
+  kHasUpdates = 32,
+  kGoesOn = 33,
+  kUpdates = 34,  // pair
+  kUsed = 36,
 };
 static_assert(kUsed == kControlWords);
 
@@ -48,6 +51,7 @@ constexpr double kAbsent = -0x1p33;
 constexpr double kMostMs = 1e12;
 constexpr double kNoMs = -2 * kMostMs;
 constexpr double kMostBytes = 0x1p30;  // of a strategy: a longer text is neither awaited nor given memory
+constexpr double kMostUpdates = 0x1p53;
 constexpr double kMostRanks = 0x1p20, kMostSlowUs = 0x1p32;
 
 using core::Error;
@@ -216,6 +220,9 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   put_excess(word, local.excess);
   word[kNotDense] = local.not_dense ? 1 : 0;
   word[kNewBuffers] = local.new_buffers ? 1 : 0;
+  word[kHasUpdates] = local.round.has_updates ? 1 : 0;
+  word[kGoesOn] = local.round.goes_on ? 1 : 0;
+  put_pair(word, kUpdates, static_cast<double>(local.updates));
   put_hash(word, kAlikeHigh, kAlikeLow, local.alike);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
@@ -248,6 +255,9 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   if (!is_integer_in(reduced[kFailed], 0, kMostRanks)) {
     return Error{Error::Code::corrupt, "the rank that could not prepare a strategy is none, seen " + where};
   }
+  if (!is_integer_in(reduced[kUpdates], 0, kMostUpdates)) {
+    return Error{Error::Code::corrupt, "the number of updates is none, seen " + where};
+  }
   const core::Result<core::Excess> excess = read_excess(reduced);
   if (!excess) return excess.error();
 
@@ -255,10 +265,12 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   verdict.report = {
       .step = local.step, .slot = state_.last_slot, .excess = excess.value(), .finite = state_.last_finite};
   for (const Reduced& each : kReduced) each.take(reduced[each.at], verdict.report);
-  if (!state_.begun) verdict.report.excluded = true;
+  if (!state_.begun || !is_common(reduced, kUpdates)) verdict.report.excluded = true;
   verdict.finite = reduced[kNonfinite] == 0;
   verdict.not_dense = reduced[kNotDense] > 0;
   verdict.new_buffers = reduced[kNewBuffers] > 0;
+  verdict.round = {.has_updates = reduced[kHasUpdates] > 0, .goes_on = reduced[kGoesOn] > 0};
+  verdict.updates = static_cast<int64_t>(reduced[kUpdates]);
   verdict.command = command.value();
   state_.begun = true;
   state_.last_slot = state_.slot;

@@ -40,21 +40,30 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-// The state of one rank at the end of a step's backward pass. The end of a step is only seen in the next one, so all
-// fields but `finite` are about the step before.
+// A rank that trains in rounds (hooks/rounds.h) tells this with an exchange. Reduced over ranks, it holds on some rank.
+struct RoundState {
+  bool has_updates = false;  // it made updates since the exchange before
+  bool goes_on = false;      // it has not come to the end of a round that it ends early
+
+  bool operator==(const RoundState&) const = default;
+};
+
+// The state of one rank at the end of a step's backward pass. The end of a step is only seen in the next one, so
+// fields are about the step before, unless they say otherwise.
 struct LocalStep {
   int64_t step = -1;  // the step before; -1: there was none
   double step_ms = 0;
   double compute_ms = 0;
   double comm_ms = 0;        // time of all collectives, the mean with the step before that; 0: there were none
   double work_ms = 0;        // work on gradients on the training thread
-  int64_t updates = 1;       // of the program in the step, the same on all ranks; more than 1 in rounds
+  int64_t updates = 1;       // of the program in the step; more than 1 in rounds
   int32_t rank = 0;          // this rank
   core::Excess excess = {};  // of the step before, if it was finite on all ranks
   bool finite = true;        // of the step under way
   bool excluded = false;     // the step before is not to be scored
   bool not_dense = false;    // of the step under way: this rank had no gradient of some tensor, or a sparse one
   bool new_buffers = false;  // of the step under way: this rank's buffers changed since they were sent
+  RoundState round = {};     // of the step under way
   uint64_t alike = 0;        // hash of everything else that all ranks must share in the step under way
 
   bool operator==(const LocalStep&) const = default;
@@ -75,9 +84,9 @@ inline constexpr auto kLocalStepFields = std::tuple{
 };
 
 // The control word. It is reduced over ranks by maximum, element by element. Values whose minimum matters too are
-// also sent negated. All values are exact in a double. An invalid time counts as 0, and a step without a time is
-// excluded.
-constexpr int kControlWords = 32;
+// also sent negated. All values are exact in a double. An invalid time counts as 0. A step without a time is excluded,
+// and so is one of which ranks made different numbers of updates.
+constexpr int kControlWords = 36;
 using ControlWord = std::array<double, kControlWords>;
 
 // The content of the reduced word, which is the same on every rank.
@@ -86,6 +95,8 @@ struct Verdict {
   bool finite = true;        // of this step: no rank met a NaN or Inf
   bool not_dense = false;    // some rank had no gradient of some tensor, or a sparse one
   bool new_buffers = false;  // some rank's buffers changed
+  RoundState round;          // of this step
+  int64_t updates = 1;       // of the step before, the largest number
   Command command;           // all ranks must carry it out now; keep instead of a run that is not possible
   std::optional<int32_t> failed_rank = {};  // the last rank that could not prepare the strategy, once it is known
 };

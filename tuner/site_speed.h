@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The number of updates of one rank in a round of a job whose ranks are not equally fast (hooks/rounds.h): as many as
-// fit into the time of the slowest rank. Each rank computes its own. Plain data, without a clock.
+// fit into the time of the slowest rank. With each exchange, every rank tells all others its updates and the time that
+// one takes. Each rank computes its own number. Plain data, without a clock.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace gradtune::tuner {
@@ -16,8 +18,16 @@ class SiteSpeed {
   // The median of this many rounds decides, until as many others are known.
   static constexpr size_t kRounds = 9;
 
-  // A round in which an update took so long on this rank and on the slowest one. Times of 0 are ignored.
-  void learn(double own_ms, double slowest_ms);
+  struct Told {
+    int64_t updates = 0;   // since the last exchange, at most kMostUpdatesARound
+    double update_ms = 0;  // one update in the round before; 0: not known
+  };
+  // In one number. Times have whole microseconds.
+  static uint64_t pack(const Told& told);
+
+  // Takes what this rank and all ranks told with an exchange. Returns the factor of this rank's change in a mean over
+  // ranks that is weighted with their updates. A round in which a time is not known counts for nothing else.
+  double learn(const Told& own, std::span<const uint64_t> all);
 
   // This rank's updates in a round in which the slowest rank makes `updates`: at least as many, at most `most`.
   int64_t updates(int64_t updates, int64_t most) const;

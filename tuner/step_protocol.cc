@@ -41,6 +41,7 @@ void StepProtocol::begin(uint64_t alike) {
 std::span<double> StepProtocol::control_word(bool finite) {
   LocalStep local = local_;
   local.finite = finite;
+  local.round = round_;
   word_ = agreement_->contribute(local, announced_);
   return word_;
 }
@@ -48,9 +49,10 @@ std::span<double> StepProtocol::control_word(bool finite) {
 core::Result<StepProtocol::Received> StepProtocol::receive() {
   const core::Result<Verdict> verdict = agreement_->receive(local_, word_);
   if (!verdict) return verdict.error();
-  const core::StepReport report = core::with_one_update(verdict.value().report, local_.updates);
+  const core::StepReport report = core::with_one_update(verdict.value().report, verdict.value().updates);
   local_.excluded = true;  // its times are sent: a second backward pass in this step has no others
   local_.excess = {};
+  round_ = {};
   const core::Result<bool> counts = runner_.conclude(verdict.value().finite);
   if (!counts) return counts.error();
   excess_ = {};
@@ -69,6 +71,7 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
                   .command = verdict.value().command,
                   .not_dense = verdict.value().not_dense,
                   .new_buffers = verdict.value().new_buffers,
+                  .round = verdict.value().round,
                   .counts = counts.value(),
                   .failure = std::move(failure)};
 }

@@ -49,12 +49,15 @@ class StepProtocol {
   void tell_not_dense() { local_.not_dense = true; }
   // The same, if this rank's buffers changed since all ranks had equal ones.
   void tell_new_buffers() { local_.new_buffers = true; }
+  // In rounds: what this rank tells with the word that leaves next. Call it before.
+  void tell_round(const RoundState& round) { round_ = round; }
   std::span<double> control_word(bool finite);
   struct Received {
     core::StepReport report;                  // of the step before, with the computation of one update; for the tuner
     Command command;                          // to be carried out
     bool not_dense = false;                   // some rank had no gradient of some tensor, or a sparse one
     bool new_buffers = false;                 // some rank's buffers changed
+    RoundState round = {};                    // in rounds: what some rank told
     bool counts = true;                       // the step counts: all ranks are finite, and so are its averages
     std::optional<std::string> failure = {};  // why the strategy received last cannot be prepared, once known
   };
@@ -71,7 +74,7 @@ class StepProtocol {
   void exclude() { excluded_ = true; }
   struct Times {
     double step_ms = 0, compute_ms = 0, comm_ms = 0, work_ms = 0;  // as in LocalStep
-    int64_t updates = 1;
+    int64_t updates = 1;  // a step of which ranks made different numbers is excluded
   };
   void end_step(const Times& times);
 
@@ -123,6 +126,7 @@ class StepProtocol {
   int64_t step_ = 0, nonfinite_steps_ = 0;
   bool excluded_ = true;  // the first step is excluded
   LocalStep local_;       // for the control word: times of the step before
+  RoundState round_;      // told with the next word
   double comm_ms_ = 0;    // of the step before alone
   core::Excess excess_;   // of the step under way
   std::vector<core::BucketLoss> losses_;

@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training in rounds between two sites: torchrun --nproc-per-node 2 examples/python/two_sites.py
+"""Training in rounds between two sites. On one machine: torchrun --nproc-per-node 2 examples/python/two_sites.py
 
-Over a slow or long link, each site makes a few updates of its own between two exchanges. To see it over such a link on
-one machine (as root):
+Over a slow or long link, each site makes a few updates of its own between two exchanges. On two machines, run this on both:
+
+    torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 examples/python/two_sites.py --dense-steps 80
+
+To see such a link on one machine:
 
     examples/cluster --nodes 2 --rate 20mbit --delay 25ms -- python examples/python/two_sites.py --steps 2000
 """

@@ -54,6 +54,8 @@ class RoundProgress:
     """An exchange of the last round on the slowest rank, with the part that updates hid; the mean over fragments."""
     update_ms: float
     """One update of the last round, on the slowest rank."""
+    lost: int = 0
+    """Rounds after which a parameter was NaN or infinite on some rank, so that all ranks went back."""
 
 
 class _Plan(NamedTuple):
@@ -99,15 +101,14 @@ class _RoundsWrap(Wrap):
         optimizer: torch.optim.Optimizer,
         plan: _Plan,
         group: dist.ProcessGroup,
-        options: Mapping[str, Any],
         kept: _KeptRound | None,
     ) -> None:
         super().__init__([optimizer], None, names_of(_RoundsMethods))
         self.dense_steps = 0
         self._plan = plan
         self._group = group
-        self._options = options
         self._kept = kept
+        self._given: Mapping[str, Any] = {}
 
     @property
     def rounds(self) -> _gradtune.Rounds | None:
@@ -117,6 +118,7 @@ class _RoundsWrap(Wrap):
     def make_session(
         self, trained: Trained, group: dist.ProcessGroup, options: dict[str, Any]
     ) -> _gradtune.Session:
+        self._given = options
         if self._plan.fragments > 1:  # the files are of fragments
             options = {**options, "strategy": "none"}
         session = super().make_session(trained, group, options)  # of the dense steps
@@ -129,12 +131,12 @@ class _RoundsWrap(Wrap):
         """Ends the synchronous session, and begins rounds of so many updates and that delay; all ranks call it."""
         self.session.close(None)
         # The dense steps are those that lossy compressors wait for.
-        options = {"lossy_after": 0, **self._options}
+        options = {"lossy_after": 0, **self._given}
         trained, plan = self._trained, self._plan
         self.session = session = _gradtune.Rounds(
             _Attached(trained), trained.count, self._group, options, plan, first
         )
-        self._round_ended(True)
+        self.keep()
         return session
 
     def close(self, failure: str | None = None) -> None:
@@ -147,20 +149,51 @@ class _RoundsWrap(Wrap):
             return False
         with self._rescued():
             ended = self.rounds.end_round()
-        self._round_ended(ended)
+        self._exchanged(ended)
         return ended
+
+    def save_checkpoint(self, path: str) -> None:
+        self.end_round()
+        if self.rounds is None:
+            self.session.save_synchronous(path, self.dense_steps)
+            return
+        with self._rescued():
+            self.session.save_checkpoint(path)
+
+    def load_checkpoint(self, path: str) -> None:
+        first, dense_steps = self.session.saved_rounds(path)
+        if first[0] > 0 and self.rounds is None:
+            self.begin_rounds(first)
+        self.session.load_checkpoint(path)
+        self.dense_steps = dense_steps
+        self.keep()
+
+    def restore(self, count: int, first: tuple[int, int], momenta: list[torch.Tensor]) -> None:
+        rounds = self.rounds or self.begin_rounds(first)
+        rounds.restore(count, first, momenta)
+        self.keep()
+
+    def keep(self) -> None:
+        """Called at the end of a round, or after another state was loaded."""
+        if self._kept is not None:
+            self._kept.keep(self)
 
     def _updated(self) -> None:
         if self.rounds is not None:
-            self._round_ended(self.rounds.round_progress()["updates"] == 0)  # keep_round goes without a delay
+            self._exchanged(self.rounds.round_progress()["updates"] == 0)  # keep_round goes without a delay
             return
         self.dense_steps += 1
         first = self.session.round_shape()
         if self.dense_steps >= self._plan.dense_steps and first[0] > 1:
             self.begin_rounds(first)
 
-    def follow_rounds(self) -> None:
-        """Called when the number of complete rounds may have changed."""
+    def _exchanged(self, has_ended: bool) -> None:
+        """Called after each update and each end of a round."""
+        if self.rounds is not None and self.rounds.take_lost_here():
+            for optimizer in self.alive():
+                optimizer.state.clear()
+        if has_ended:
+            self.keep()
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._rescued():
@@ -175,10 +208,6 @@ class _RoundsWrap(Wrap):
             if self._kept is not None and self.rounds is not None and error.code in ("lost", "timeout", "peer"):
                 self._kept.write()
             raise
-
-    def _round_ended(self, ended: bool) -> None:
-        if ended and self._kept is not None:
-            self._kept.keep(self)
 
 
 class _ShardedRoundsWrap(_RoundsWrap):
@@ -198,11 +227,15 @@ class _ShardedRoundsWrap(_RoundsWrap):
         self._is_dense = True
         return session
 
-    def _updated(self) -> None:
-        super()._updated()
-        self.follow_rounds()
+    def load_checkpoint(self, path: str) -> None:
+        super().load_checkpoint(path)
+        self._leave_dense_rounds()
 
-    def follow_rounds(self) -> None:
+    def _exchanged(self, has_ended: bool) -> None:
+        super()._exchanged(has_ended)
+        self._leave_dense_rounds()
+
+    def _leave_dense_rounds(self) -> None:
         rounds = self.rounds
         if self._is_dense and rounds is not None and rounds.round_progress()["rounds"] >= self._plan.dense_steps:
             self._is_dense = False
@@ -228,15 +261,27 @@ class _KeptRound:
         self._state = copy.deepcopy({**state, "rounds": {**of_rounds, "momenta": rounds.outer_momenta()}})
 
     def write(self) -> None:
+        """Writes the file. It says so if it can not, as the error of the lost rank matters more."""
         if self._state is None:
             return
-        folder = os.path.dirname(os.path.abspath(self._path))
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            torch.save(self._state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, self._path)
+        try:
+            with tempfile.NamedTemporaryFile(dir=_folder_of(self._path), delete=False) as file:
+                try:
+                    torch.save(self._state, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    os.replace(file.name, self._path)
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
+        except (OSError, RuntimeError) as error:
+            print(f"gradtune: the state of the end of the last round is lost: {error}", file=sys.stderr, flush=True)
+            return
         print(f"gradtune: the state of the end of the last round is in {self._path}", file=sys.stderr, flush=True)
+
+
+def _folder_of(path: str) -> str:
+    return os.path.dirname(os.path.abspath(path))
 
 
 class _RoundsMethods(Methods):
@@ -247,8 +292,8 @@ class _RoundsMethods(Methods):
     def end_round(self) -> bool:
         """Ends the round with the updates that it has, so that all ranks have equal parameters.
 
-        All ranks must call it, for instance before an evaluation or at the end. Returns False if there was nothing to
-        exchange.
+        All ranks must call it, for instance before an evaluation or at the end, also if they made different numbers of
+        updates. Returns False if there was nothing to exchange.
         """
         return self._gradtune.end_round()
 
@@ -264,25 +309,14 @@ class _RoundsMethods(Methods):
 
         Save model and optimizer after it. A job of another world size can load it.
         """
-        path, wrap = os.fspath(folder), self._gradtune
-        wrap.end_round()
-        wrap.session.save_checkpoint(path)
-        if wrap.rounds is None:
-            _gradtune.save_synchronous(path, wrap.session.progress()["step"], wrap.dense_steps)
+        self._gradtune.save_checkpoint(os.fspath(folder))
 
     def load_checkpoint(self, folder: PathLike) -> None:
         """Loads a checkpoint of an equal model; all ranks must call it. Load model and optimizer before rounds().
 
         A job that loads a checkpoint of rounds goes on in rounds, without dense steps.
         """
-        path, wrap = os.fspath(folder), self._gradtune
-        saved = _gradtune.saved_round(path)
-        if saved[0] > 0 and wrap.rounds is None:
-            wrap.begin_rounds(saved)
-        wrap.session.load_checkpoint(path)
-        wrap.follow_rounds()
-        if wrap.rounds is None:
-            wrap.dense_steps = _gradtune.saved_dense_steps(path, wrap.session.progress()["step"])
+        self._gradtune.load_checkpoint(os.fspath(folder))
 
     def load_round(self, state: Mapping[str, Any]) -> None:
         """Goes on from the end of a round; all ranks must call it, with the same state.
@@ -290,11 +324,8 @@ class _RoundsMethods(Methods):
         `state` is the value "rounds" of the file that option keep_round named. Load its "model" and "optimizer" before
         the call of rounds(). The world size may be another one. Residuals of compression start at zero.
         """
-        wrap = self._gradtune
-        saved = int(state["updates_a_round"]), 0
-        rounds = wrap.rounds or wrap.begin_rounds(saved)
-        rounds.restore(int(state["rounds"]), saved, list(state["momenta"]))
-        wrap.follow_rounds()
+        first = int(state["updates_a_round"]), 0
+        self._gradtune.restore(int(state["rounds"]), first, list(state["momenta"]))
 
 
 class RoundsOptimizer(_RoundsMethods, torch.optim.Optimizer):
@@ -323,6 +354,8 @@ def _check_kind(
             f"keep_round is {keep_round!r} with delay {plan.delay} and fragments {plan.fragments}; allowed is a delay of 0 and "
             "one fragment, with which ranks are equal when a round ends"
         )
+    if keep_round is not None and not os.access(_folder_of(os.fspath(keep_round)), os.W_OK | os.X_OK):
+        refuse(f"keep_round is {keep_round!r}; allowed is a file in a folder that exists and can be written to")
     if not is_sharded(model):
         return
     check_sites(model, group, ignored)
@@ -373,7 +406,7 @@ def rounds(
 
     In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
-    what they last exchanged.
+    what they last exchanged, and the optimizer of that rank begins with a new state.
 
     A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
     shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.
@@ -404,7 +437,7 @@ def rounds(
     _check_kind(model, group, plan, keep_round, [*(options.get("ignore") or ()), *to_be_ignored(model)])
     kept = None if keep_round is None else _KeptRound(os.fspath(keep_round), model, optimizer)
     ranks, given = check_group(group), as_given(options)
-    made = (_ShardedRoundsWrap if is_sharded(model) else _RoundsWrap)(optimizer, plan, ranks, given, kept)
+    made = (_ShardedRoundsWrap if is_sharded(model) else _RoundsWrap)(optimizer, plan, ranks, kept)
     made.begin = functools.partial(_begin, model=weakref.ref(model), group=ranks, options=given)
     made.begin(made)
     return cast(RoundsOptimizer, optimizer)

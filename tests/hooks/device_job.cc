@@ -180,7 +180,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
     return trained;
   };
   Session session(make, group, options);
-  if (job.averaged) session.on_averaged([&job](const core::StepReport&) { job.averaged(); });
+  if (job.averaged) session.on_averaged([&job](const auto&) { job.averaged(); });
   const std::shared_ptr<void> there = planted ? planted() : nullptr;
   const TempFolder checkpoints;
   for (int step = 0; step < job.steps; ++step) {

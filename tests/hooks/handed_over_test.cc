@@ -29,7 +29,7 @@ class HandedOver {
               return trained;
             },
             group, quiet({.fidelity = "exact", .tuning_budget = 60})) {
-    session_.on_averaged([this](const core::StepReport&) {
+    session_.on_averaged([this](const auto&) {
       for (size_t p = 0; p < brought_.size(); ++p) {
         if (brought_[p].defined()) session_.give_back(parameters()[p], brought_[p]);
       }

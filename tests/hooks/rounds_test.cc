@@ -5,33 +5,27 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "gradtune/rounds.h"
+#include "hooks/lost_rounds.h"
 #include "hooks/rounds.h"
-#include "hooks/rounds_file.h"
 #include "hooks/session.h"
 #include "hooks/trained_by.h"
-#include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tests/temp_folder.h"
-#include "tuner/files/journal_reader.h"
+#include "tests/hooks/rounds_jobs.h"
 
 namespace gradtune::test {
 namespace {
 
 using testing::HasSubstr;
-
-torch::optim::AdamW make_inner(torch::nn::Sequential& model) {
-  return torch::optim::AdamW(model->parameters(), torch::optim::AdamWOptions(0.01));
-}
 
 // A rank's own update.
 void update(torch::nn::Sequential& model, torch::optim::Optimizer& inner, int rank, int64_t step) {
@@ -252,7 +246,7 @@ TEST(Rounds, FragmentsAreExchangedOneAfterTheOther) {
       EXPECT_EQ(job.rounds().progress().rounds, delay == 0 ? 20 : 19);
       EXPECT_TRUE(job.rounds().end_round());
       if (delay > 0) expected.complete();
-      expected.end_round();
+      for (const size_t fragment : {0, 1}) expected.end_round(job.numbers_in(fragment));  // the last one has no updates
       expect_near(job.parameters(), expected.parameters(rank.rank), 120);
       EXPECT_FALSE(job.rounds().end_round());
     }
@@ -266,6 +260,33 @@ TEST(Rounds, ParametersAreEqualWhenARoundEnds) {
     for (int64_t step = 0; step < 90; ++step) {
       if (!job.step(rank.rank, step)) continue;
       for (const torch::Tensor& p : job.parameters()) ASSERT_EQ(difference_from_rank0(p, *group), 0) << step;
+    }
+  });
+}
+
+// Rank 1 skips an update, as one whose gradients overflowed does, and rank 0 has a batch more.
+TEST(Rounds, RanksThatMadeDifferentNumbersOfUpdatesEndARoundTogether) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    for (const auto& [fragments, delay] : {std::pair<int64_t, int64_t>{1, 0}, {1, 2}, {3, 0}, {3, 1}}) {
+      Job job(group, {.fidelity = "exact", .tuning_budget = 60}, /*updates=*/6, delay, fragments);
+      for (int64_t epoch = 0; epoch < 6; ++epoch) {
+        // One rank may end an exchange that the other has not begun.
+        const int64_t batches = 4 + 3 * epoch;
+        for (int64_t step = 0; step < batches + (rank.rank == 0 ? 1 : 0); ++step) {
+          if (rank.rank == 1 && step == 2) continue;
+          job.step(rank.rank, step);
+        }
+        EXPECT_TRUE(job.rounds().end_round());
+        for (const torch::Tensor& p : job.parameters()) ASSERT_EQ(difference_from_rank0(p, *group), 0) << epoch;
+        const auto rounds = torch::tensor(job.rounds().progress().rounds);
+        EXPECT_EQ(difference_from_rank0(rounds, *group), 0);
+        std::vector<torch::Tensor> before;
+        for (const torch::Tensor& p : job.parameters()) before.push_back(p.detach().clone());
+        EXPECT_FALSE(job.rounds().end_round());
+        EXPECT_EQ(job.rounds().progress().rounds, rounds.item<int64_t>());
+        for (size_t p = 0; p < before.size(); ++p) EXPECT_TRUE(torch::equal(job.parameters()[p], before[p])) << p;
+      }
     }
   });
 }
@@ -285,6 +306,31 @@ TEST(Rounds, ARoundWithANanIsLostOnAllRanks) {
     job.step(rank.rank, step++);
     ASSERT_TRUE(job.step(rank.rank, step++));
     for (size_t p = 0; p < before.size(); ++p) EXPECT_TRUE(torch::equal(job.parameters()[p], before[p])) << p;
+    EXPECT_EQ(job.rounds().progress().lost, 1);
+    EXPECT_EQ(job.rounds().take_lost_here(), rank.rank == 1);
+    EXPECT_FALSE(job.rounds().take_lost_here());
+  });
+}
+
+TEST(Rounds, LosingTheMostRoundsInARowIsAnErrorThatNamesTheRank) {
+  run_ranks(2, [](const Rank& rank) {
+    Job job(make_group(), {.fidelity = "exact", .tuning_budget = 0}, 2);
+    int64_t step = 0;
+    while (job.rounds().progress().rounds < 3) job.step(rank.rank, step++);
+    const auto lose = [&] {
+      const int64_t rounds = job.rounds().progress().rounds;
+      while (job.rounds().progress().rounds == rounds) {
+        if (rank.rank == 1) {
+          const torch::NoGradGuard no_grad;
+          job.parameters()[1][0].fill_(std::numeric_limits<float>::quiet_NaN());
+        }
+        job.step(rank.rank, step++);
+      }
+    };
+    for (int64_t lost = 1; lost < LostRounds::kMostInARow; ++lost) lose();
+    EXPECT_THAT(message_of(lose), HasSubstr("10 rounds in a row were lost, the last one because a parameter was not "
+                                            "finite on rank 1; all ranks have the parameters"));
+    for (const torch::Tensor& p : job.parameters()) EXPECT_TRUE(p.isfinite().all().item<bool>());
   });
 }
 
@@ -313,284 +359,6 @@ TEST(Rounds, ANanInOneFragmentIsLostInAll) {
     }
     for (size_t p = 0; p < exchanged.size(); ++p) EXPECT_TRUE(torch::equal(job.parameters()[p], exchanged[p])) << p;
   });
-}
-
-TEST(OuterStep, TakesLowPrecisionParametersWithAnchorsInFp32) {
-  const torch::NoGradGuard no_grad;
-  torch::Tensor parameter = torch::full({4}, 1.0, torch::kBFloat16);
-  OuterStep outer({parameter}, {.lr = 0.5, .momentum = 0});
-  const std::vector<torch::Tensor> change{torch::full({4}, 1.0 / 1024, torch::kBFloat16)};
-  for (int step = 0; step < 32; ++step) EXPECT_TRUE(outer.step(change));  // each is below half a unit of bf16
-  EXPECT_EQ(parameter[0].item<float>(), 1 - 32 * 0.5F / 1024);
-}
-
-TEST(OuterStep, StateOfAnotherModelIsRefused) {
-  OuterStep outer({torch::zeros({4}), torch::zeros({2, 3})}, {});
-  EXPECT_THAT(message_of([&] { outer.restore(std::vector<torch::Tensor>{torch::zeros({4})}); }),
-              HasSubstr("has 1 tensors; allowed is one for each"));
-  EXPECT_THAT(message_of([&] {
-                outer.restore(std::vector<torch::Tensor>{torch::zeros({4}), torch::zeros({3, 2})});
-              }),
-              HasSubstr("trained parameter 1 has another shape"));
-}
-
-// --- rounds() --------------------------------------------------------------------------------------------------------
-
-// A model with an optimizer in rounds.
-struct Wrapped {
-  Wrapped(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const RoundOptions& of_rounds, const Options& options)
-      : optimizer(rounds(inner, *model, group, of_rounds, quiet(options))) {}
-
-  void step(int rank, int64_t step) {
-    optimizer.zero_grad();
-    loss_of(model, make_data(rank, step)).backward();
-    optimizer.step();
-  }
-
-  torch::nn::Sequential model = make_mlp(1);
-  torch::optim::AdamW inner = make_inner(model);
-  RoundsOptimizer optimizer;
-};
-
-TEST(RoundsOptimizer, WithOneUpdateARoundEqualsWrap) {
-  run_ranks(2, [](const Rank& rank) {
-    const auto group = make_group();
-    Wrapped in_rounds(group, {.most = 1, .dense_steps = 5}, {.fidelity = "exact"});
-    torch::nn::Sequential model = make_mlp(1);
-    torch::optim::AdamW inner = make_inner(model);
-    Optimizer optimizer = wrap(inner, *model, group, quiet({.fidelity = "exact"}));
-    for (int64_t step = 0; step < 40; ++step) {
-      in_rounds.step(rank.rank, step);
-      optimizer.zero_grad();
-      loss_of(model, make_data(rank.rank, step)).backward();
-      optimizer.step();
-    }
-    EXPECT_TRUE(in_rounds.optimizer.progress().synchronous);
-    for (size_t p = 0; p < model->parameters().size(); ++p) {
-      EXPECT_TRUE(torch::equal(in_rounds.model->parameters()[p], model->parameters()[p])) << p;
-    }
-  });
-}
-
-TEST(RoundsOptimizer, GoesOverToRoundsAfterTheDenseSteps) {
-  run_ranks(2, [](const Rank& rank) {
-    const auto group = make_group();
-    Wrapped job(group, {.most = 8, .least = 4, .dense_steps = 10}, {.fidelity = "half"});
-    double longest_ms = 0;  // a single round of so few microseconds may seem to have no exchange
-    for (int64_t step = 0; step < 210; ++step) {
-      ASSERT_EQ(job.optimizer.progress().synchronous, step < 10);
-      job.step(rank.rank, step);
-      longest_ms = std::max(longest_ms, job.optimizer.progress().exchange_ms);
-    }
-    const auto progress = job.optimizer.progress();
-    EXPECT_GE(progress.rounds, 200 / 8);
-    EXPECT_LE(progress.rounds, 200 / 4);
-    EXPECT_GE(progress.updates_a_round, 4);
-    EXPECT_LE(progress.updates_a_round, 8);
-    EXPECT_GT(longest_ms, 0);
-    job.optimizer.end_round();
-    for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
-    EXPECT_FALSE(job.optimizer.end_round());
-  });
-}
-
-// 400 updates that take at least 15 ms each.
-void train_slowly(Wrapped& job, int rank) {
-  for (int64_t step = 0; step < 400; ++step) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    job.step(rank, step);
-  }
-}
-
-// An exchange takes about as long as 2 to 3 updates. Without a delay, 50 of these would be needed.
-TEST(RoundsOptimizer, ChoosesADelayWhereAskedToAndReportsTheWholeExchange) {
-  run_ranks(2,
-            [](const Rank& rank) {
-              const auto group = make_group();
-              Wrapped job(group, {.most = 24, .delay = std::nullopt, .dense_steps = 30},
-                          {.fidelity = "exact", .tuning_budget = 60});
-              train_slowly(job, rank.rank);
-              const auto progress = job.optimizer.progress();
-              EXPECT_FALSE(progress.synchronous);
-              EXPECT_GT(progress.delay, 0);
-              EXPECT_LE(progress.delay, progress.updates_a_round / 2);
-              EXPECT_LT(progress.updates_a_round, 24);
-              EXPECT_GT(progress.exchange_ms, progress.update_ms);  // though updates hide it
-              job.optimizer.end_round();
-              for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
-            },
-            {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
-}
-
-void train(Wrapped& job, int rank, int64_t from, int64_t steps) {
-  for (int64_t step = from; step < from + steps; ++step) job.step(rank, step);
-}
-
-void expect_a_checkpoint_to_go_on(const RoundOptions& of_rounds) {
-  const TempFolder folder;
-  run_ranks(2, [&](const Rank& rank) {
-    const std::string name = folder.path("checkpoint");
-    const auto group = make_group();
-    const Options options{
-        .fidelity = "lossy", .compressors = std::vector<std::string>{"int4packed"}, .tuning_budget = 0};
-    Wrapped first(group, of_rounds, options);
-    train(first, rank.rank, 0, 30);
-    first.optimizer.save_checkpoint(name);
-    Wrapped second(group, of_rounds, options);
-    {
-      const torch::NoGradGuard no_grad;
-      for (size_t p = 0; p < first.model->parameters().size(); ++p) {
-        second.model->parameters()[p].copy_(first.model->parameters()[p]);
-      }
-      std::stringstream text;
-      torch::save(first.inner, text);
-      torch::load(second.inner, text);
-    }
-    second.optimizer.load_checkpoint(name);
-    EXPECT_EQ(second.optimizer.progress().rounds, first.optimizer.progress().rounds);
-    train(first, rank.rank, 30, 20);
-    train(second, rank.rank, 30, 20);
-    for (size_t p = 0; p < first.model->parameters().size(); ++p) {
-      EXPECT_TRUE(torch::equal(first.model->parameters()[p], second.model->parameters()[p])) << p;
-    }
-  });
-}
-
-TEST(RoundsOptimizer, AJobThatLoadsACheckpointGoesOnWithTheSameBits) {
-  expect_a_checkpoint_to_go_on({.most = 3, .least = 3, .delay = 1, .dense_steps = 10});
-}
-
-TEST(RoundsOptimizer, AJobOfFragmentsThatLoadsACheckpointGoesOnWithTheSameBits) {
-  expect_a_checkpoint_to_go_on({.most = 4, .least = 4, .delay = 1, .fragments = 3, .dense_steps = 10});
-}
-
-TEST(RoundsOptimizer, ACheckpointOfOtherFragmentsIsRefusedAndChangesNothing) {
-  const TempFolder folder;
-  run_ranks(2, [&](const Rank& rank) {
-    const std::string name = folder.path("checkpoint");
-    const auto group = make_group();
-    const Options options{.fidelity = "exact", .tuning_budget = 0};
-    Wrapped first(group, {.most = 4, .least = 4, .fragments = 2, .dense_steps = 1}, options);
-    train(first, rank.rank, 0, 10);
-    first.optimizer.save_checkpoint(name);
-    Wrapped second(group, {.most = 4, .least = 4, .fragments = 3, .dense_steps = 1}, options);
-    train(second, rank.rank, 0, 9);
-    const int64_t rounds = second.optimizer.progress().rounds;
-    EXPECT_THAT(message_of([&] { second.optimizer.load_checkpoint(name); }),
-                HasSubstr("is of rounds in 2 fragments, and this job has fragments 3; allowed is fragments 2"));
-    EXPECT_EQ(second.optimizer.progress().rounds, rounds);
-    train(second, rank.rank, 9, 8);
-    EXPECT_EQ(second.optimizer.progress().rounds, rounds + 2);
-  });
-}
-
-// The job hides more of its exchanges than it could with one fragment.
-TEST(RoundsOptimizer, FragmentsHaveFilesOfTheirOwnAndADelayThatIsChosen) {
-  const TempFolder folder;
-  const std::string journal = folder.path("job.jsonl"), strategy = folder.path("strategy.json");
-  const RoundOptions of_rounds{.most = 8, .delay = std::nullopt, .fragments = 2, .dense_steps = 10};
-  run_ranks(2,
-            [&](const Rank& rank) {
-              const auto group = make_group();
-              Wrapped job(group, of_rounds, {.fidelity = "exact", .tuning_budget = 60, .journal = journal});
-              train_slowly(job, rank.rank);
-              const auto progress = job.optimizer.progress();
-              EXPECT_FALSE(progress.synchronous);
-              EXPECT_GT(progress.delay, 0);
-              EXPECT_LE(progress.delay, progress.updates_a_round / 2);
-              job.optimizer.end_round();
-              for (const torch::Tensor& p : job.model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
-              const Optimizer::Result result = job.optimizer.result();
-              EXPECT_THAT(result.description, AllOf(HasSubstr("fragment 1, "), HasSubstr("fragment 2, ")));
-              EXPECT_EQ(result.decided, result.description.find("still tuned") == std::string::npos);
-              job.optimizer.export_strategy(strategy);
-              group->barrier()->wait();
-              // A job may begin with the strategies of its fragments.
-              Wrapped next(group, of_rounds, {.fidelity = "exact", .strategy = strategy, .tuning_budget = 0});
-              train(next, rank.rank, 0, 12);
-              // The variable names files of fragments too, so the synchronous steps before have none.
-              setenv("GRADTUNE_STRATEGY", strategy.c_str(), /*overwrite=*/1);
-              Wrapped last(group, of_rounds, {.fidelity = "exact", .tuning_budget = 0});
-              train(last, rank.rank, 0, 12);
-              EXPECT_EQ(last.optimizer.result().strategy, next.optimizer.result().strategy);
-            },
-            {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "2"}}});
-  const std::vector<std::string> files = {folder.path("job.jsonl"), folder.path("job.fragment-2.jsonl")};
-  size_t tensors = 0;
-  for (const std::string& file : files) tensors += tuner::read_journal(file).value().job.table.tensors.size();
-  EXPECT_EQ(tensors, make_mlp(1)->parameters().size());
-  const tuner::JournalFile of_first = tuner::read_journal(files.front()).value();
-  ASSERT_FALSE(of_first.rounds.empty());
-  EXPECT_EQ(of_first.rounds.back().round.fragments, 2);
-  EXPECT_EQ(of_first.rounds.back().allowed.fragments, 2);
-}
-
-TEST(RoundsOptimizer, TheJournalHoldsTheLengthsOfRoundsAndDecidesTheSameAgain) {
-  const TempFolder folder;
-  const std::string path = folder.path("job.jsonl");
-  run_ranks(2, [&](const Rank& rank) {
-    Wrapped job(make_group(), {.most = 6, .least = 2, .dense_steps = 10},
-                {.fidelity = "lossy", .tuning_budget = 40, .journal = path});
-    train(job, rank.rank, 0, 400);
-  });
-  const tuner::JournalFile file = tuner::read_journal(path).value();  // it replaced that of the dense steps
-  ASSERT_FALSE(file.rounds.empty());
-  EXPECT_FALSE(file.rounds.front().times);
-  for (const tuner::RoundChoice& choice : file.rounds) {
-    EXPECT_EQ(choice.allowed.least, 2);
-    EXPECT_EQ(choice.allowed.most, 6);
-  }
-  EXPECT_EQ(tuner::decide_again(file).value(), file.decided);
-}
-
-TEST(RoundsOptimizer, RanksWithDifferentRoundsAreNamed) {
-  run_ranks(2, [](const Rank& rank) {
-    const auto group = make_group();
-    EXPECT_THAT(message_of([&] { Wrapped(group, {.most = 8 - 4 * rank.rank}, {}); }),
-                HasSubstr("rounds: most is 4 on rank 1 and 8 on rank 0"));
-  });
-}
-
-TEST(RoundsOptimizer, OptionsThatAreNotAllowedAreNamed) {
-  run_ranks(1, [](const Rank&) {
-    const auto group = make_group();
-    EXPECT_THAT(message_of([&] { Wrapped(group, {}, {}); }),
-                HasSubstr("most is 0; allowed is a number of updates from 1 to 1000000"));
-    const auto message = [&](RoundOptions of_rounds) {
-      of_rounds.most = 8;
-      return message_of([&] { Wrapped(group, of_rounds, {}); });
-    };
-    EXPECT_THAT(message({.least = 9}), HasSubstr("least is 9; allowed is a number of updates from 1 to most"));
-    EXPECT_THAT(message({.least = 2, .delay = 2}), HasSubstr("delay is 2; allowed is 0, or a number of updates below"));
-    EXPECT_THAT(message({.least = 4, .delay = 2, .fragments = 3}),
-                HasSubstr("delay is 2; allowed is at most 1, which is least / fragments"));
-    EXPECT_THAT(message({.fragments = 65}), HasSubstr("fragments is 65; allowed is a number from 1 to 64"));
-    EXPECT_THAT(message({.fragments = 7}),
-                HasSubstr("fragments is 7; allowed is at most the number of trained parameters, which is 6"));
-    EXPECT_THAT(message({.fragments = 2, .uneven = true}), HasSubstr("or several fragments"));
-    EXPECT_THAT(message({.delay = std::nullopt, .uneven = true}), HasSubstr("uneven is true; allowed is false with a"));
-    EXPECT_THAT(message({.dense_steps = 0}), HasSubstr("dense_steps is 0; allowed is a number of steps above 0"));
-    EXPECT_THAT(message({.outer_lr = 0}), HasSubstr("outer_lr is 0; allowed is a number above 0 and at most 1"));
-    EXPECT_THAT(message({.outer_momentum = std::nan("")}),
-                HasSubstr("outer_momentum is nan; allowed is a number from 0"));
-  });
-}
-
-TEST(RoundsFile, AFileThatIsNoneIsNamed) {
-  const TempFolder folder;
-  const std::string name = folder.path("");
-  EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt"));
-  save_rounds(name, {.session_step = 7,
-                     .dense_steps = 8,
-                     .rounds = 9,
-                     .round = {.updates = 3, .delay = 1},
-                     .momenta = {torch::ones({2})}});
-  const SavedRounds saved = load_rounds(name);
-  EXPECT_EQ(saved.session_step, 7);
-  EXPECT_EQ(saved.round, (tuner::RoundShape{3, 1}));
-  EXPECT_TRUE(torch::equal(saved.momenta.at(0), torch::ones({2})));
-  torch::save(torch::ones({2}), name + "/rounds.pt");
-  EXPECT_THAT(message_of([&] { load_rounds(name); }), HasSubstr("rounds.pt holds no state of rounds"));
 }
 
 }  // namespace

@@ -258,6 +258,28 @@ TEST(Agreement, RefusesAWordThatIsNotFinite) {
   }
 }
 
+TEST(Agreement, TellsWhatHoldsOnSomeRankInRounds) {
+  Ranks ranks(3);
+  EXPECT_EQ(ranks.agreed_step().round, RoundState{});
+  ranks.locals[1].round = {.has_updates = true};
+  EXPECT_EQ(ranks.agreed_step().round, RoundState{.has_updates = true});
+  ranks.locals[2].round = {.goes_on = true};
+  EXPECT_EQ(ranks.agreed_step().round, (RoundState{.has_updates = true, .goes_on = true}));
+}
+
+TEST(Agreement, AStepOfDifferentNumbersOfUpdatesIsExcluded) {
+  Ranks ranks(3);
+  ranks.agreed_step();
+  for (LocalStep& local : ranks.locals) local.updates = 4;
+  Verdict verdict = ranks.agreed_step();
+  EXPECT_FALSE(verdict.report.excluded);
+  EXPECT_EQ(verdict.updates, 4);
+  ranks.locals[1].updates = 3;
+  verdict = ranks.agreed_step();
+  EXPECT_TRUE(verdict.report.excluded);
+  EXPECT_EQ(verdict.updates, 4);
+}
+
 TEST(Agreement, TheWorstExcessOfAllRanksIsReported) {
   Ranks ranks(4);
   using core::Excess;

@@ -53,7 +53,8 @@ class RoundsOptimizer {
   // Updates this rank's parameters, and ends the round if it has all of its updates.
   void step();
   // Ends the round with the updates that it has, so that all ranks have equal parameters. All ranks call it, before a
-  // checkpoint, an evaluation or the end. Returns false if there was nothing to exchange.
+  // checkpoint, an evaluation or the end, also if they made different numbers of updates. Returns false if there was
+  // nothing to exchange.
   bool end_round();
 
   struct Progress {
@@ -63,6 +64,9 @@ class RoundsOptimizer {
     int64_t updates_a_round = 1;            // as chosen for the round under way
     int64_t delay = 0;                      // updates during which each of its exchanges will be under way
     double exchange_ms = 0, update_ms = 0;  // of the last round, on the slowest rank: an exchange, and one update
+    // Rounds after which a parameter was NaN or infinite on some rank. Parameters and buffers then go back to what was
+    // last exchanged, and the optimizer of such a rank begins with a new state. Ten in a row are an error.
+    int64_t lost = 0;
   };
   Progress progress() const;
   // The result of tuning the exchange, see Optimizer::Result. Its steps are rounds, with the computation of one update.
@@ -71,8 +75,8 @@ class RoundsOptimizer {
   // As in Optimizer, for the exchange between rounds.
   void export_strategy(const std::string& path);
   // As in Optimizer; all ranks call them. Saving ends the round first, so save the model and the optimizer afterwards.
-  // The checkpoint also has the outer momentum, in rounds.pt. A new job that loads it needs no dense steps if they were
-  // done. Load the model and the optimizer before the call of rounds().
+  // The checkpoint also has the outer momentum, in a file rounds-STEP.pt. A new job that loads it needs no dense steps
+  // if they were done. Load the model and the optimizer before the call of rounds().
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 
