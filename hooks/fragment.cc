@@ -43,11 +43,6 @@ std::vector<std::string> outside(const Fragment& fragment, const std::vector<Nam
   return names;
 }
 
-std::string folder_of(const Fragment& fragment, const std::string& folder) {
-  if (fragment.count == 1) return folder;
-  return (std::filesystem::path(folder) / ("fragment-" + std::to_string(fragment.number + 1))).string();
-}
-
 std::string files_of(const Fragment& fragment, const std::string& paths) {
   if (fragment.is_first() || paths.empty()) return paths;
   const std::string number = ".fragment-" + std::to_string(fragment.number + 1);

@@ -43,7 +43,4 @@ std::unique_ptr<Model> model_of(const Fragment& fragment, bool with_buffers, std
 // then "job.fragment-2.jsonl" for "job.jsonl".
 std::string files_of(const Fragment& fragment, const std::string& paths);
 
-// The folder in a checkpoint's folder; the same one if there is a single fragment.
-std::string folder_of(const Fragment& fragment, const std::string& folder);
-
 }  // namespace gradtune

@@ -56,7 +56,7 @@ void LostRounds::lost(int64_t round, bool is_here) {
   }
   session_.say("gradtune: round " + std::to_string(round) + " is lost: " + why +
                ". All ranks went back to what they last exchanged" +
-               (ranks.empty() ? "" : ", and the optimizer there begins with a new state") + '\n');
+               (ranks.empty() ? "" : ", and the optimizer's state there has 0 where it was not finite") + '\n');
 }
 
 void LostRounds::ended() {

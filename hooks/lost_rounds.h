@@ -3,7 +3,7 @@
 //
 // Rounds that are lost because a parameter was NaN or infinite on some rank. All ranks then go back to what they last
 // exchanged: parameters by OuterStep, buffers here. The optimizer of a rank whose parameters were not finite may have
-// such a state too, which would lose all later rounds. So its owner is told to forget that state.
+// such a state too, which would lose all later rounds. So its owner is told (finite_state.h).
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "hooks/fragment.h"
 #include "hooks/refusal.h"
-#include "hooks/rounds_file.h"
 
 namespace gradtune {
 namespace {
@@ -105,19 +103,19 @@ bool Rounds::end_update() {
   return has_ended;
 }
 
-bool Rounds::end_round() {
+bool Rounds::end_round(const std::function<void()>& round_ended) {
   bool has_ended = complete();
   // Ranks need not have made the same number of updates: one that skipped a step, or whose data ended, has fewer.
   // All exchanges are of all ranks, in the same order, so this rank follows the others to the end.
   size_t exchanged = 0;
   do {
     exchanged = next_;
-    has_ended = exchange_at_end() || has_ended;
+    has_ended = exchange_at_end(round_ended) || has_ended;
   } while (fragments_[exchanged]->told().goes_on);
   for (size_t f = 0; f < fragments_.size(); ++f) {
     if (f == exchanged) continue;
     next_ = f;
-    has_ended = exchange_at_end() || has_ended;
+    has_ended = exchange_at_end(round_ended) || has_ended;
   }
   next_ = 0;
   updates_ = 0;
@@ -125,10 +123,10 @@ bool Rounds::end_round() {
   return has_ended;
 }
 
-bool Rounds::exchange_at_end() {
+bool Rounds::exchange_at_end(const std::function<void()>& round_ended) {
   const FragmentExchange& one = *fragments_[next_];
   begin_next(/*is_delayed=*/false, /*goes_on=*/false);
-  complete_one(/*is_whole=*/!speed_);
+  if (complete_one(/*is_whole=*/!speed_) && round_ended) round_ended();
   return one.told().has_updates;
 }
 
@@ -154,7 +152,7 @@ std::vector<torch::Tensor> Rounds::momenta() const {
 }
 
 double Rounds::weigh() {
-  const tuner::SiteSpeed::Told own{.updates = under_way_->unsent_updates(), .update_ms = own_ms_};
+  const tuner::SiteSpeed::Told own{.updates = under_way_->unsent_updates(), .update_ms = std::exchange(told_ms_, 0)};
   return speed_->learn(own, first().gather(tuner::SiteSpeed::pack(own)));
 }
 
@@ -170,8 +168,7 @@ void Rounds::begin_next(bool is_delayed, bool goes_on) {
 
 bool Rounds::complete_one(bool is_whole) {
   FragmentExchange& one = *std::exchange(under_way_, nullptr);
-  // All ranks count the same number. Ranks that are not equally fast spend about the same time on a round, which counts
-  // as the slowest one's updates.
+  // Ranks that are not equally fast spend about the same time on a round, which counts as the slowest one's updates.
   const int64_t updates = is_whole ? one.updates_of_step() : 0;
   one.complete(speed_ && updates > 0 ? length_.round().updates : updates);
   if (!std::exchange(is_noted_, true)) note(first().step() - 1, {});
@@ -202,6 +199,7 @@ void Rounds::learn() {
     is_excluded = is_excluded || report.excluded;
     is_finite = is_finite && report.finite;
   }
+  told_ms_ = is_excluded ? 0 : own_ms_;
   if (is_excluded) return;
   last_ = mean;
   if (!is_finite) return;
@@ -215,8 +213,10 @@ void Rounds::note(int64_t step, const std::optional<tuner::ExchangeTimes>& times
   first().note({.step = step, .round = length_.round(), .allowed = length_.allowed(), .times = times});
 }
 
-Fragment Rounds::fragment(size_t number) const {
-  return {.number = static_cast<int64_t>(number), .count = static_cast<int64_t>(fragments_.size())};
+Sessions Rounds::sessions() const {
+  Sessions sessions;
+  for (const auto& fragment : fragments_) sessions.push_back(&fragment->session());
+  return sessions;
 }
 
 std::vector<torch::Tensor> Rounds::parameters() const {
@@ -230,29 +230,18 @@ std::vector<torch::Tensor> Rounds::parameters() const {
 
 void Rounds::save_checkpoint(const std::string& folder) {
   core::check(under_way_ == nullptr, "a checkpoint is saved while an exchange is under way");
-  const SavedRounds now{
-      .session_step = first().step(), .rounds = rounds_, .round = length_.round(), .momenta = momenta()};
-  save_rounds(first(), folder, now, [&] {
-    for (size_t f = 0; f < fragments_.size(); ++f)
-      fragments_[f]->session().save_checkpoint(folder_of(fragment(f), folder));
-  });
+  save_rounds(sessions(), folder, {.rounds = rounds_, .round = length_.round(), .momenta = momenta()});
 }
 
 void Rounds::load_checkpoint(const std::string& folder) {
+  complete();
   const SavedRounds saved = load_rounds(first(), folder);
   if (saved.is_synchronous()) {
     refuse("the checkpoint in " + folder +
            " is of synchronous steps, and this job trains in rounds; allowed is to load it into a new job");
   }
-  const auto fragments = static_cast<int64_t>(fragments_.size());
-  if (saved.round.fragments != fragments) {
-    refuse("the checkpoint in " + folder + " is of rounds" + in_fragments(saved.round.fragments) +
-           ", and this job has fragments " + std::to_string(fragments) + "; allowed is fragments " +
-           std::to_string(saved.round.fragments));
-  }
-  check_momenta(saved.momenta, parameters());
-  for (size_t f = 0; f < fragments_.size(); ++f)
-    fragments_[f]->session().load_checkpoint(folder_of(fragment(f), folder));
+  check_fits(saved, folder, static_cast<int64_t>(fragments_.size()), parameters());
+  load_sessions(sessions(), folder, saved);
   restore(saved.rounds, saved.round, saved.momenta);
 }
 
@@ -271,6 +260,7 @@ void Rounds::restore(int64_t rounds, const tuner::RoundShape& round, const std::
   next_ = 0;
   has_updates_ = false;
   last_ = {};
+  own_ms_ = told_ms_ = 0;
   lost_.forget();
 }
 

@@ -9,16 +9,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "hooks/fragment.h"
 #include "hooks/fragment_exchange.h"
 #include "hooks/lost_rounds.h"
 #include "hooks/outer_step.h"
+#include "hooks/rounds_file.h"
 #include "hooks/session.h"
 #include "tuner/round_length.h"
 #include "tuner/site_speed.h"
@@ -39,8 +40,8 @@ class Rounds {
   bool end_update();
   // Exchanges all updates that were not, so that all ranks have equal parameters. All ranks call it, also if one of
   // them made fewer updates than the others: it takes part in their exchanges until they call it too. Returns false if
-  // no rank had anything to exchange.
-  bool end_round();
+  // no rank had anything to exchange. `round_ended` is called for each round that ends meanwhile.
+  bool end_round(const std::function<void()>& round_ended = {});
   // Completes the exchange that is under way, if any, and leaves later updates to the round; all ranks call it. Returns
   // true if it ended a round. The sessions must not end before.
   bool complete();
@@ -60,13 +61,13 @@ class Rounds {
     int64_t lost = 0;  // rounds, see LostRounds
   };
   Progress progress() const;
-  std::vector<torch::Tensor> momenta() const;  // of the outer step, for all parameters
+  const tuner::RoundShape& round() const { return length_.round(); }  // the same on all ranks
+  std::vector<torch::Tensor> momenta() const;                         // of the outer step, for all parameters
   // True once after rounds were lost because parameters of this rank were not finite. Its optimizer's state may not be
-  // either, so it should begin with a new one.
+  // either (hooks/finite_state.h).
   bool take_lost_here() { return lost_.take_here(); }
 
   // Checkpoints of the sessions and of the rounds (rounds_file.h); all ranks call them. Call end_round() before saving.
-  // With several fragments, each has a folder in the folder.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
   // Between rounds: goes on after this number of them, with such rounds, these outer momenta, and the current
@@ -78,12 +79,12 @@ class Rounds {
   int64_t own_updates() const;  // of the round under way
   void begin_next(bool is_delayed, bool goes_on);
   bool complete_one(bool is_whole);  // the one under way; `is_whole`: its step has all of its updates
-  bool exchange_at_end();            // returns true if some rank had updates
-  double weigh();                    // the factor of this rank's changes
-  void learn();                      // when a round has ended
+  bool exchange_at_end(const std::function<void()>& round_ended);  // returns true if some rank had updates
+  double weigh();                                                  // the factor of this rank's changes
+  void learn();                                                    // when a round has ended
   void say_length() const;
   void note(int64_t step, const std::optional<tuner::ExchangeTimes>& times);
-  Fragment fragment(size_t number) const;
+  Sessions sessions() const;
   std::vector<torch::Tensor> parameters() const;
 
   std::vector<std::unique_ptr<FragmentExchange>> fragments_;
@@ -95,7 +96,8 @@ class Rounds {
   bool is_noted_ = false;                  // the first length, in the journal
   tuner::ExchangeTimes last_;              // of the last round whose report came
   std::optional<tuner::SiteSpeed> speed_;  // of this rank, if ranks need not be equally fast
-  double own_ms_ = 0;                      // of this rank's updates in the last round, for each
+  // The time of an update on this rank: in the last round, and in the one before if it counts, which ranks are told.
+  double own_ms_ = 0, told_ms_ = 0;
   LostRounds lost_;
 };
 

@@ -7,12 +7,12 @@
 
 #include <charconv>
 #include <filesystem>
-#include <optional>
 #include <sstream>
 #include <string_view>
 #include <system_error>
 
-#include "hooks/fragment.h"
+#include "hooks/outer_step.h"
+#include "hooks/refusal.h"
 #include "tuner/files/checkpoint_file.h"
 #include "tuner/files/file_io.h"
 
@@ -24,25 +24,39 @@ using core::Error;
 
 // Changes with the format.
 constexpr int64_t kVersion = 4;
-constexpr std::string_view kBegin = "rounds-", kEnd = ".pt";
+constexpr std::string_view kBegin = "rounds-", kEnd = ".pt", kFragment = ".fragment-";
+constexpr size_t kNumbers = 7;
 
 std::string path_in(const std::string& folder, int64_t step) {
   return (fs::path(folder) / (std::string(kBegin) + std::to_string(step) + std::string(kEnd))).string();
 }
 
-// The steps in the names of such files.
-std::vector<int64_t> steps_in(const std::string& folder) {
-  std::vector<int64_t> steps;
+// The folder of the checkpoint of a fragment's session.
+std::string folder_of(const std::string& folder, int64_t step, size_t fragment, size_t fragments) {
+  if (fragments == 1) return folder;
+  const std::string name = std::string(kBegin) + std::to_string(step) + std::string(kFragment);
+  return (fs::path(folder) / (name + std::to_string(fragment + 1))).string();
+}
+
+struct Entry {
+  fs::path path;
+  int64_t step = -1;
+  bool is_file = false;  // else the folder of a fragment
+};
+
+std::vector<Entry> entries_in(const std::string& folder) {
+  std::vector<Entry> entries;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
-    const char* const last = name.data() + name.size() - kEnd.size();
-    int64_t step = -1;
-    const auto read = std::from_chars(name.data() + kBegin.size(), last, step);
-    if (read.ec == std::errc() && read.ptr == last && step >= 0) steps.push_back(step);
+  for (const auto& each : fs::directory_iterator(folder, ignored)) {
+    const std::string name = each.path().filename().string();
+    if (!name.starts_with(kBegin)) continue;
+    Entry entry{.path = each.path()};
+    const auto read = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), entry.step);
+    const std::string_view rest(read.ptr, name.data() + name.size());
+    entry.is_file = rest == kEnd;
+    if (read.ec == std::errc() && (entry.is_file || rest.starts_with(kFragment))) entries.push_back(entry);
   }
-  return steps;
+  return entries;
 }
 
 core::Status write(const std::string& folder, const SavedRounds& saved) {
@@ -50,19 +64,20 @@ core::Status write(const std::string& folder, const SavedRounds& saved) {
   fs::create_directories(folder, error);
   if (error) return Error{Error::Code::io, "can not make the folder " + folder + ": " + error.message()};
   torch::serialize::OutputArchive archive;
-  const std::vector<int64_t> numbers{kVersion,
-                                     saved.session_step,
-                                     saved.dense_steps,
-                                     saved.rounds,
-                                     saved.round.updates,
-                                     saved.round.delay,
-                                     saved.round.fragments,
-                                     static_cast<int64_t>(saved.momenta.size())};
+  std::vector<int64_t> numbers{kVersion,
+                               saved.dense_steps,
+                               saved.rounds,
+                               saved.round.updates,
+                               saved.round.delay,
+                               saved.round.fragments,
+                               static_cast<int64_t>(saved.momenta.size())};
+  core::check(numbers.size() == kNumbers, "the numbers before the steps are as many as are read");
+  numbers.insert(numbers.end(), saved.session_steps.begin(), saved.session_steps.end());
   archive.write("numbers", torch::tensor(numbers, torch::kLong));
   for (size_t p = 0; p < saved.momenta.size(); ++p) archive.write("momentum." + std::to_string(p), saved.momenta[p]);
   std::ostringstream text;
   archive.save_to(text);
-  return tuner::write_file_atomically(path_in(folder, saved.session_step), text.str());
+  return tuner::write_file_atomically(path_in(folder, saved.session_steps.front()), text.str());
 }
 
 core::Result<SavedRounds> read(const std::string& folder, int64_t step) {
@@ -77,12 +92,14 @@ core::Result<SavedRounds> read(const std::string& folder, int64_t step) {
     TORCH_CHECK(tensor.scalar_type() == torch::kLong && tensor.numel() > 0, "its numbers are others");
     const int64_t* const numbers = tensor.data_ptr<int64_t>();
     TORCH_CHECK(numbers[0] == kVersion, "its version is ", numbers[0], ", and ", kVersion, " is needed");
-    TORCH_CHECK(tensor.numel() == 8 && numbers[1] == step, "its numbers are others");
-    SavedRounds saved{.session_step = numbers[1],
-                      .dense_steps = numbers[2],
-                      .rounds = numbers[3],
-                      .round = {.updates = numbers[4], .delay = numbers[5], .fragments = numbers[6]}};
-    for (int64_t p = 0; p < numbers[7]; ++p) {
+    const auto count = static_cast<size_t>(tensor.numel());
+    TORCH_CHECK(count > kNumbers && numbers[5] == static_cast<int64_t>(count - kNumbers), "its numbers are others");
+    SavedRounds saved{.session_steps = std::vector<int64_t>(numbers + kNumbers, numbers + count),
+                      .dense_steps = numbers[1],
+                      .rounds = numbers[2],
+                      .round = {.updates = numbers[3], .delay = numbers[4], .fragments = numbers[5]}};
+    TORCH_CHECK(saved.session_steps.front() == step, "it is of another step");
+    for (int64_t p = 0; p < numbers[6]; ++p) {
       archive.read("momentum." + std::to_string(p), saved.momenta.emplace_back());
     }
     return saved;
@@ -91,42 +108,53 @@ core::Result<SavedRounds> read(const std::string& folder, int64_t step) {
   }
 }
 
-// The step of the session's checkpoint in that folder, or that of the first fragment's session.
-std::optional<int64_t> session_step(const std::string& folder, int64_t fragments) {
-  const fs::path in = folder_of({.number = 0, .count = fragments}, folder);
-  const auto text = tuner::read_file((in / tuner::kManifestName).string(), 1 << 16);
-  if (!text) return {};
-  const auto manifest = tuner::parse_manifest(text.value());
-  return manifest ? std::optional(manifest.value().step) : std::nullopt;
+// The sessions' checkpoints are those that the state names.
+bool is_complete(const std::string& folder, const SavedRounds& saved) {
+  const size_t fragments = saved.session_steps.size();
+  for (size_t f = 0; f < fragments; ++f) {
+    const fs::path in = folder_of(folder, saved.session_steps.front(), f, fragments);
+    const auto text = tuner::read_file((in / tuner::kManifestName).string(), 1 << 16);
+    if (!text) return false;
+    const auto manifest = tuner::parse_manifest(text.value());
+    if (!manifest || manifest.value().step != saved.session_steps[f]) return false;
+  }
+  return true;
 }
 
-// The state that belongs to the checkpoint beside it.
 core::Result<SavedRounds> find(const std::string& folder) {
   Error why{Error::Code::io, "no file " + path_in(folder, 0) + ", of whatever step, is there"};
-  for (const int64_t step : steps_in(folder)) {
-    core::Result<SavedRounds> saved = read(folder, step);
-    if (saved && session_step(folder, saved.value().round.fragments) == step) return saved;
-    why = saved ? Error{Error::Code::mismatch,
-                        path_in(folder, step) + " is of another step than the checkpoint beside it"}
-                : saved.error();
+  for (const Entry& entry : entries_in(folder)) {
+    if (!entry.is_file) continue;
+    core::Result<SavedRounds> saved = read(folder, entry.step);
+    if (saved && is_complete(folder, saved.value())) return saved;
+    why = saved
+              ? Error{Error::Code::mismatch, entry.path.string() + " is of another step than the checkpoint beside it"}
+              : saved.error();
   }
   return why;
 }
 
 }  // namespace
 
-void save_rounds(Session& session, const std::string& folder, const SavedRounds& saved,
-                 const std::function<void()>& save_sessions) {
-  session.must_succeed("write the checkpoint", write(folder, saved));
-  save_sessions();
-  std::error_code ignored;  // a file that stays is of another step
-  for (const int64_t step : steps_in(folder)) {
-    if (step != saved.session_step) fs::remove(path_in(folder, step), ignored);
+void save_rounds(const Sessions& sessions, const std::string& folder, SavedRounds saved) {
+  Session& first = *sessions.front();
+  first.enter_checkpoint(Call::save_checkpoint);
+  saved.session_steps.clear();
+  for (const Session* session : sessions) saved.session_steps.push_back(session->step());
+  const int64_t step = saved.session_steps.front();
+  first.must_succeed("write the checkpoint", write(folder, saved));
+  for (size_t f = 0; f < sessions.size(); ++f) {
+    sessions[f]->save_checkpoint(folder_of(folder, step, f, sessions.size()));
+  }
+  std::error_code ignored;  // nothing that stays counts
+  for (const Entry& entry : entries_in(folder)) {
+    if (entry.step != step) fs::remove_all(entry.path, ignored);
   }
 }
 
-// Only rank 0 has the manifest, if each rank has a disk of its own.
+// Only rank 0 has the manifests, if each rank has a disk of its own.
 SavedRounds load_rounds(Session& session, const std::string& folder) {
+  session.enter_checkpoint(Call::load_checkpoint);
   const std::string what = "read the checkpoint";
   core::Result<SavedRounds> mine = Error{Error::Code::io, "not read"};
   core::Status status;
@@ -135,13 +163,29 @@ SavedRounds load_rounds(Session& session, const std::string& folder) {
     if (!mine) status = mine.error();
   }
   session.must_succeed(what, status);
-  const uint64_t step = session.gather(session.rank() == 0 ? static_cast<uint64_t>(mine.value().session_step) : 0)[0];
+  const int64_t own = session.rank() == 0 ? mine.value().session_steps.front() : 0;
+  const auto step = static_cast<int64_t>(session.gather(static_cast<uint64_t>(own)).front());
   if (session.rank() != 0) {
-    mine = read(folder, static_cast<int64_t>(step));
+    mine = read(folder, step);
     if (!mine) status = mine.error();
   }
   session.must_succeed(what, status);
   return mine.value();
+}
+
+void load_sessions(const Sessions& sessions, const std::string& folder, const SavedRounds& saved) {
+  for (size_t f = 0; f < sessions.size(); ++f) {
+    sessions[f]->load_checkpoint(folder_of(folder, saved.session_steps.front(), f, sessions.size()));
+  }
+}
+
+void check_fits(const SavedRounds& saved, const std::string& folder, int64_t fragments,
+                const std::vector<torch::Tensor>& parameters) {
+  if (saved.round.fragments != fragments) {
+    refuse("the checkpoint in " + folder + " is of rounds with fragments " + std::to_string(saved.round.fragments) +
+           ", and this job has fragments " + std::to_string(fragments) + "; allowed is the same number");
+  }
+  check_momenta(saved.momenta, parameters);
 }
 
 }  // namespace gradtune

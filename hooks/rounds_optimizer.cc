@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradtune/rounds.h"
+#include "hooks/finite_state.h"
 #include "hooks/refusal.h"
 #include "hooks/round_options.h"
 #include "hooks/rounds.h"
@@ -60,7 +61,7 @@ class RoundsOptimizer::State {
     if (rounds_) {
       inner_.step();
       rounds_->end_update();
-      forget_if_lost();
+      mend_if_lost();
       return;
     }
     session().step(nullptr);
@@ -70,7 +71,7 @@ class RoundsOptimizer::State {
   bool end_round() {
     if (!rounds_) return false;
     const bool has_ended = rounds_->end_round();
-    forget_if_lost();
+    mend_if_lost();
     return has_ended;
   }
 
@@ -91,17 +92,17 @@ class RoundsOptimizer::State {
   void save(const std::string& folder) {
     end_round();
     if (rounds_) return rounds_->save_checkpoint(folder);
-    save_rounds(session(), folder, {.session_step = session().step(), .dense_steps = dense_steps_},
-                [&] { session().save_checkpoint(folder); });
+    save_rounds({&session()}, folder, {.dense_steps = dense_steps_});
   }
 
   void load(const std::string& folder) {
-    const SavedRounds saved = load_rounds(session(), folder);
-    if (!saved.is_synchronous() && !rounds_) {
-      check_momenta(saved.momenta, session().trained());  // a job that refuses another model's state stays as it is
-      begin_rounds();
-    }
     if (rounds_) return rounds_->load_checkpoint(folder);
+    const SavedRounds saved = load_rounds(session(), folder);
+    if (!saved.is_synchronous()) {
+      check_fits(saved, folder, of_rounds_.fragments, session().trained());  // a job that refuses it stays as it is
+      begin_rounds();
+      return rounds_->load_checkpoint(folder);
+    }
     session().load_checkpoint(folder);
     dense_steps_ = saved.dense_steps;
   }
@@ -111,8 +112,8 @@ class RoundsOptimizer::State {
     sessions_.push_back(std::make_unique<Session>(trained_by({&inner_}, module_, arrival, fragment), group_, options));
   }
 
-  void forget_if_lost() {
-    if (rounds_->take_lost_here()) inner_.state().clear();
+  void mend_if_lost() {
+    if (rounds_->take_lost_here()) make_state_finite(inner_);
   }
 
   void begin_rounds() {

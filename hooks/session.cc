@@ -525,9 +525,8 @@ void Session::load(torch::serialize::InputArchive& archive) {
 }
 
 void Session::save_checkpoint(const std::string& folder) {
-  check_out_of_backward("save_checkpoint");
+  enter_checkpoint(Call::save_checkpoint);
   protocol_.exclude();  // the next step includes the time of saving
-  peers_.enter(Call::save_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     peers_.must_agree("the steps done at a checkpoint", std::to_string(protocol_.step()));
     settle_step();
@@ -536,8 +535,7 @@ void Session::save_checkpoint(const std::string& folder) {
 }
 
 void Session::load_checkpoint(const std::string& folder) {
-  check_out_of_backward("load_checkpoint");
-  peers_.enter(Call::load_checkpoint, protocol_.step());
+  enter_checkpoint(Call::load_checkpoint);
   explained(Final::between_ranks, [&] {
     settle_step();
     Resume resume(parts(), learning_, commands_, [this](const core::Error& error) { failure_ = error; });

@@ -124,7 +124,8 @@ class Session {
   }
   int rank() const { return peers_.rank(); }
   int64_t step() const { return protocol_.step(); }  // under way, or the next one
-  // The step under way holds this number of the program's updates, the same on all ranks. Call it before end_update().
+  // The step under way holds this number of the program's updates. If ranks differ, it is excluded. Call it before
+  // end_update().
   // The step's time has the whole exchange, also the part that updates hid.
   void count_updates(int64_t updates) { step_clock_.count_updates(updates, executor_.op_times()); }
   double compute_ms() const { return step_clock_.compute_ms(); }  // of the last step, on this rank
@@ -140,6 +141,11 @@ class Session {
   void export_strategy(const std::string& path) const;
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
+  // Before other work of such a call that all ranks make, so that a rank that makes none is named.
+  void enter_checkpoint(Call call) {
+    check_out_of_backward(call == Call::save_checkpoint ? "save_checkpoint" : "load_checkpoint");
+    peers_.enter(call, protocol_.step());
+  }
   Optimizer::Progress progress() const;
   void tell(Optimizer::Progress& progress) const;
   int64_t epoch() const { return protocol_.epoch(); }

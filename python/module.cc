@@ -64,6 +64,7 @@ void define_rounds(py::module_& module) {
       .def("end_round", &PythonRounds::end_round)
       .def("complete", &PythonRounds::complete)
       .def("round_progress", [](PythonRounds& rounds) { return dict_of(rounds.round_progress()); })
+      .def("shape", [](const PythonRounds& rounds) { return numbers_of(rounds.shape()); })
       .def("take_lost_here", &PythonRounds::take_lost_here)
       .def("outer_momenta", &PythonRounds::outer_momenta)
       .def("restore",
@@ -125,10 +126,11 @@ PYBIND11_MODULE(_gradtune, module) {
            [](PythonSession& session, const RoundsPlan& plan) { session.compare_rounds(options_of(plan)); })
       .def("save_synchronous", &PythonSession::save_synchronous)
       .def("saved_rounds",
-           [](PythonSession& session, const std::string& folder) {
-             const SavedRounds saved = session.saved_rounds(folder);
+           [](PythonSession& session, const std::string& folder, int64_t fragments) {
+             const SavedRounds saved = session.saved_rounds(folder, fragments);
              return std::make_pair(numbers_of(saved.round), saved.dense_steps);
            })
+      .def("check_outer_momenta", &PythonSession::check_outer_momenta)
       .def("round_shape", [](const PythonSession& session) { return numbers_of(session.round_shape()); })
       .def("close", &PythonSession::close);
   define_rounds(module);

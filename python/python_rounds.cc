@@ -36,8 +36,13 @@ bool PythonRounds::end_update(size_t /*optimizer*/) {
   return ended([](Rounds& rounds) { return rounds.end_update(); });
 }
 
-bool PythonRounds::end_round() {
-  return ended([](Rounds& rounds) { return rounds.end_round(); });
+bool PythonRounds::end_round(const py::function& round_ended) {
+  return ended([&](Rounds& rounds) {
+    return rounds.end_round([&] {
+      const py::gil_scoped_acquire acquire;
+      round_ended();
+    });
+  });
 }
 
 bool PythonRounds::complete() {
@@ -59,9 +64,10 @@ void PythonRounds::restore(int64_t rounds, const tuner::RoundShape& round, const
       const torch::Tensor bytes = momentum.detach().cpu().contiguous();
       hasher.add(std::string_view(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()));
     }
-    session.must_agree(
-        "states of a round's end",
-        {{"state", {{"rounds", std::to_string(rounds)}, {"hash of momenta", std::to_string(hasher.value())}}}});
+    session.must_agree("states of a round's end", {{"state",
+                                                    {{"rounds", std::to_string(rounds)},
+                                                     {"updates", std::to_string(round.updates)},
+                                                     {"hash of momenta", std::to_string(hasher.value())}}}});
     rounds_->restore(rounds, round, momenta);
   });
 }

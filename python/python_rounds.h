@@ -28,9 +28,10 @@ class PythonRounds final : public PythonSession {
   void save_checkpoint(const std::string& folder) override;
   void load_checkpoint(const std::string& folder) override;
 
-  bool end_round();
+  bool end_round(const py::function& round_ended);  // called for each round that ends meanwhile
   bool complete();
   Rounds::Progress round_progress() const { return rounds_->progress(); }
+  tuner::RoundShape shape() const { return rounds_->round(); }
   bool take_lost_here() { return rounds_->take_lost_here(); }
   std::vector<torch::Tensor> outer_momenta() const { return rounds_->momenta(); }
   // As Rounds::restore(), with an error on all ranks if they differ.

@@ -151,31 +151,34 @@ void PythonSession::learn_round_length(const tuner::UpdatesARound& allowed) {
 void PythonSession::compare_rounds(const RoundOptions& options) {
   run([&](Session& session) {
     session.must_agree("options of rounds", describe(options));
-    size_t parameters = 0;
-    for (const auto& each : sessions_) parameters += each->trained().size();
-    check_fragments(options.fragments, parameters);
+    check_fragments(options.fragments, trained().size());
   });
+}
+
+std::vector<torch::Tensor> PythonSession::trained() const {
+  std::vector<torch::Tensor> all;
+  for (const auto& session : sessions_) {
+    const std::vector<torch::Tensor> of_one = session->trained();
+    all.insert(all.end(), of_one.begin(), of_one.end());
+  }
+  return all;
 }
 
 void PythonSession::save_synchronous(const std::string& folder, int64_t dense_steps) {
-  run([&](Session& session) {
-    save_rounds(session, folder, {.session_step = session.step(), .dense_steps = dense_steps},
-                [&] { session.save_checkpoint(folder); });
-  });
+  run([&](Session& session) { save_rounds({&session}, folder, {.dense_steps = dense_steps}); });
 }
 
-SavedRounds PythonSession::saved_rounds(const std::string& folder) {
+SavedRounds PythonSession::saved_rounds(const std::string& folder, int64_t fragments) {
   SavedRounds saved;
-  run([&](Session&) {
-    saved = load_rounds(*sessions_.front(), folder);
-    if (saved.is_synchronous()) return;
-    std::vector<torch::Tensor> parameters;
-    for (const auto& session : sessions_) {
-      for (const torch::Tensor& parameter : session->trained()) parameters.push_back(parameter);
-    }
-    check_momenta(saved.momenta, parameters);
+  run([&](Session& session) {
+    saved = load_rounds(session, folder);
+    if (!saved.is_synchronous()) check_fits(saved, folder, fragments, trained());
   });
   return saved;
+}
+
+void PythonSession::check_outer_momenta(const std::vector<torch::Tensor>& momenta) {
+  run([&](Session&) { check_momenta(momenta, trained()); });
 }
 
 void PythonSession::leave_no_sync() {

@@ -74,9 +74,10 @@ class PythonSession {
   // Learns from each step how long a round would be (tuner/round_length.h).
   void learn_round_length(const tuner::UpdatesARound& allowed);
   void compare_rounds(const RoundOptions& options);
-  // As save_rounds() and load_rounds() of hooks/rounds_file.h. A state of rounds for another model is refused.
+  // As save_rounds() and load_rounds() of hooks/rounds_file.h. A state of rounds that does not fit is refused.
   void save_synchronous(const std::string& folder, int64_t dense_steps);
-  SavedRounds saved_rounds(const std::string& folder);
+  SavedRounds saved_rounds(const std::string& folder, int64_t fragments);
+  void check_outer_momenta(const std::vector<torch::Tensor>& momenta);
   tuner::RoundShape round_shape() const { return length_ ? length_->round() : tuner::RoundShape{}; }
 
  protected:
@@ -85,6 +86,7 @@ class PythonSession {
   void run_each(const std::function<void(Session&)>& body);
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   void update_ended();  // makes progress() current, within run()
+  std::vector<torch::Tensor> trained() const;
 
  private:
   Session& open() const;

@@ -148,9 +148,7 @@ class _RoundsWrap(Wrap):
         if self.rounds is None:
             return False
         with self._rescued():
-            ended = self.rounds.end_round()
-        self._exchanged(ended)
-        return ended
+            return self.rounds.end_round(lambda: self._exchanged(True))
 
     def save_checkpoint(self, path: str) -> None:
         self.end_round()
@@ -161,7 +159,9 @@ class _RoundsWrap(Wrap):
             self.session.save_checkpoint(path)
 
     def load_checkpoint(self, path: str) -> None:
-        first, dense_steps = self.session.saved_rounds(path)
+        if self.rounds is not None:
+            self.rounds.complete()
+        first, dense_steps = self.session.saved_rounds(path, self._plan.fragments)
         if first[0] > 0 and self.rounds is None:
             self.begin_rounds(first)
         self.session.load_checkpoint(path)
@@ -169,6 +169,7 @@ class _RoundsWrap(Wrap):
         self.keep()
 
     def restore(self, count: int, first: tuple[int, int], momenta: list[torch.Tensor]) -> None:
+        self.session.check_outer_momenta(momenta)  # a job that refuses them stays as it is
         rounds = self.rounds or self.begin_rounds(first)
         rounds.restore(count, first, momenta)
         self.keep()
@@ -191,7 +192,7 @@ class _RoundsWrap(Wrap):
         """Called after each update and each end of a round."""
         if self.rounds is not None and self.rounds.take_lost_here():
             for optimizer in self.alive():
-                optimizer.state.clear()
+                _make_state_finite(optimizer)
         if has_ended:
             self.keep()
 
@@ -255,8 +256,7 @@ class _KeptRound:
         model, optimizer, rounds = self._model(), self._optimizer(), wrap.rounds
         if model is None or optimizer is None or rounds is None:
             return
-        progress = rounds.round_progress()
-        of_rounds = {name: progress[name] for name in ("rounds", "updates_a_round")}
+        of_rounds = {"rounds": rounds.round_progress()["rounds"], "updates_a_round": rounds.shape()[0]}
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         self._state = copy.deepcopy({**state, "rounds": {**of_rounds, "momenta": rounds.outer_momenta()}})
 
@@ -278,6 +278,27 @@ class _KeptRound:
             print(f"gradtune: the state of the end of the last round is lost: {error}", file=sys.stderr, flush=True)
             return
         print(f"gradtune: the state of the end of the last round is in {self._path}", file=sys.stderr, flush=True)
+
+
+def _make_state_finite(optimizer: torch.optim.Optimizer) -> None:
+    """Sets what is not finite in the state to 0, as moments would stay so for ever; also in optimizers inside of it."""
+
+    def mend(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.is_floating_point():
+                value.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        elif isinstance(value, Mapping):
+            for each in value.values():
+                mend(each)
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                mend(each)
+
+    with torch.no_grad():
+        mend(optimizer.state)
+    for inside in vars(optimizer).values():
+        if isinstance(inside, torch.optim.Optimizer):
+            _make_state_finite(inside)
 
 
 def _folder_of(path: str) -> str:
@@ -406,7 +427,7 @@ def rounds(
 
     In a round, gradients are this rank's own: clipping, accumulation and schedules act on each rank alone, and no_sync()
     has no effect. Buffers become rank 0's when a round ends. If a parameter is NaN or infinite then, all ranks return to
-    what they last exchanged, and the optimizer of that rank begins with a new state.
+    what they last exchanged; what is not finite in that rank's optimizer state becomes 0.
 
     A model that FSDP2 shards inside each site, over a mesh of one dimension, needs `group`: the ranks that hold the same
     shard at each site. `least` equals `most` then, and dense steps are rounds of one update. See python/README.md.

@@ -94,7 +94,7 @@ TEST(RoundsOptimizer, ChoosesADelayWhereAskedToAndReportsTheWholeExchange) {
 }
 
 // One batch of rank 1 is NaN, which also stays in the state of AdamW.
-TEST(RoundsOptimizer, ALostRoundCostsTheStateOfTheOptimizerThatLostIt) {
+TEST(RoundsOptimizer, ALostRoundCostsNoLaterOnes) {
   run_ranks(2, [](const Rank& rank) {
     const auto group = make_group();
     Wrapped job(group, {.most = 3, .least = 3, .dense_steps = 5}, {.fidelity = "exact", .tuning_budget = 0});
@@ -166,7 +166,7 @@ TEST(RoundsOptimizer, ACheckpointOfOtherFragmentsIsRefusedAndChangesNothing) {
     train(second, rank.rank, 0, 9);
     const int64_t rounds = second.optimizer.progress().rounds;
     EXPECT_THAT(message_of([&] { second.optimizer.load_checkpoint(name); }),
-                HasSubstr("is of rounds in 2 fragments, and this job has fragments 3; allowed is fragments 2"));
+                HasSubstr("is of rounds with fragments 2, and this job has fragments 3; allowed is the same number"));
     EXPECT_EQ(second.optimizer.progress().rounds, rounds);
     train(second, rank.rank, 9, 8);
     EXPECT_EQ(second.optimizer.progress().rounds, rounds + 2);

@@ -65,7 +65,8 @@ class RoundsOptimizer {
     int64_t delay = 0;                      // updates during which each of its exchanges will be under way
     double exchange_ms = 0, update_ms = 0;  // of the last round, on the slowest rank: an exchange, and one update
     // Rounds after which a parameter was NaN or infinite on some rank. Parameters and buffers then go back to what was
-    // last exchanged, and the optimizer of such a rank begins with a new state. Ten in a row are an error.
+    // last exchanged, and what is not finite in the optimizer's state on such a rank becomes 0. Ten in a row are an
+    // error.
     int64_t lost = 0;
   };
   Progress progress() const;
