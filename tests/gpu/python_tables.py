@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "python"
-TABLES = ("wrap", "semantics", "attach", "updates", "optimizers", "habits", "rounds", "exits")
+TABLES = ("wrap", "semantics", "attach", "updates", "optimizers", "habits", "rounds", "rounds_faults", "exits")
 OVER_NCCL_TOO = ("hsdp",)  # Gloo does not scatter a GPU's tensors
 AT_ONCE, LIMIT_S = 5, 170
 SHOWN = 6_000  # characters of a table that failed
