@@ -122,7 +122,7 @@ bool is_complete(const std::string& folder, const SavedRounds& saved) {
 }
 
 core::Result<SavedRounds> find(const std::string& folder) {
-  Error why{Error::Code::io, "no file " + path_in(folder, 0) + ", of whatever step, is there"};
+  Error why{Error::Code::io, "there is no file rounds-STEP.pt in " + folder};
   for (const Entry& entry : entries_in(folder)) {
     if (!entry.is_file) continue;
     core::Result<SavedRounds> saved = read(folder, entry.step);
