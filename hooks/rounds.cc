@@ -142,10 +142,14 @@ Rounds::Progress Rounds::progress() const {
           .lost = lost_.count()};
 }
 
-std::vector<torch::Tensor> Rounds::momenta() const {
+std::vector<torch::Tensor> Rounds::momenta() const { return of_all(&OuterStep::momenta); }
+
+std::vector<torch::Tensor> Rounds::parameters() const { return of_all(&OuterStep::parameters); }
+
+std::vector<torch::Tensor> Rounds::of_all(const std::vector<torch::Tensor>& (OuterStep::*tensors)() const) const {
   std::vector<torch::Tensor> all;
   for (const auto& fragment : fragments_) {
-    const std::vector<torch::Tensor>& of_one = fragment->outer().momenta();
+    const std::vector<torch::Tensor>& of_one = (fragment->outer().*tensors)();
     all.insert(all.end(), of_one.begin(), of_one.end());
   }
   return all;
@@ -153,7 +157,9 @@ std::vector<torch::Tensor> Rounds::momenta() const {
 
 double Rounds::weigh() {
   const tuner::SiteSpeed::Told own{.updates = under_way_->unsent_updates(), .update_ms = std::exchange(told_ms_, 0)};
-  return speed_->learn(own, first().gather(tuner::SiteSpeed::pack(own)));
+  const std::vector<uint64_t> all = first().gather(tuner::SiteSpeed::pack(own));
+  speed_->learn(own, all);
+  return tuner::SiteSpeed::weight(own, all);
 }
 
 void Rounds::begin_next(bool is_delayed, bool goes_on) {
@@ -217,15 +223,6 @@ Sessions Rounds::sessions() const {
   Sessions sessions;
   for (const auto& fragment : fragments_) sessions.push_back(&fragment->session());
   return sessions;
-}
-
-std::vector<torch::Tensor> Rounds::parameters() const {
-  std::vector<torch::Tensor> all;
-  for (const auto& fragment : fragments_) {
-    const std::vector<torch::Tensor>& of_one = fragment->outer().parameters();
-    all.insert(all.end(), of_one.begin(), of_one.end());
-  }
-  return all;
 }
 
 void Rounds::save_checkpoint(const std::string& folder) {

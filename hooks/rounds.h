@@ -86,6 +86,7 @@ class Rounds {
   void note(int64_t step, const std::optional<tuner::ExchangeTimes>& times);
   Sessions sessions() const;
   std::vector<torch::Tensor> parameters() const;
+  std::vector<torch::Tensor> of_all(const std::vector<torch::Tensor>& (OuterStep::*tensors)() const) const;
 
   std::vector<std::unique_ptr<FragmentExchange>> fragments_;
   tuner::RoundLength length_;

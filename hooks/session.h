@@ -125,8 +125,7 @@ class Session {
   int rank() const { return peers_.rank(); }
   int64_t step() const { return protocol_.step(); }  // under way, or the next one
   // The step under way holds this number of the program's updates. If ranks differ, it is excluded. Call it before
-  // end_update().
-  // The step's time has the whole exchange, also the part that updates hid.
+  // end_update(). The step's time has the whole exchange, also the part that updates hid.
   void count_updates(int64_t updates) { step_clock_.count_updates(updates, executor_.op_times()); }
   double compute_ms() const { return step_clock_.compute_ms(); }  // of the last step, on this rank
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate

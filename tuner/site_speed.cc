@@ -24,11 +24,17 @@ uint64_t SiteSpeed::pack(const Told& told) {
   return updates << kTimeBits | static_cast<uint64_t>(std::min(us, static_cast<double>(kMostUs)));
 }
 
-double SiteSpeed::learn(const Told& own, std::span<const uint64_t> all) {
-  uint64_t updates = 0, slowest_us = 0;
+double SiteSpeed::weight(const Told& own, std::span<const uint64_t> all) {
+  uint64_t updates = 0;
+  for (const uint64_t told : all) updates += told >> kTimeBits;
+  if (updates == 0) return 1;
+  return static_cast<double>(own.updates) * static_cast<double>(all.size()) / static_cast<double>(updates);
+}
+
+void SiteSpeed::learn(const Told& own, std::span<const uint64_t> all) {
+  uint64_t slowest_us = 0;
   bool is_known = own.update_ms > 0;
   for (const uint64_t told : all) {
-    updates += told >> kTimeBits;
     slowest_us = std::max(slowest_us, told & kMostUs);
     is_known = is_known && (told & kMostUs) > 0;
   }
@@ -37,8 +43,6 @@ double SiteSpeed::learn(const Told& own, std::span<const uint64_t> all) {
     ratio_ = core::median(ratios_);
     ratios_.clear();
   }
-  if (updates == 0) return 1;
-  return static_cast<double>(own.updates) * static_cast<double>(all.size()) / static_cast<double>(updates);
 }
 
 int64_t SiteSpeed::updates(int64_t updates, int64_t most) const {

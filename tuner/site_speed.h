@@ -25,9 +25,11 @@ class SiteSpeed {
   // In one number. Times have whole microseconds.
   static uint64_t pack(const Told& told);
 
-  // Takes what this rank and all ranks told with an exchange. Returns the factor of this rank's change in a mean over
-  // ranks that is weighted with their updates. A round in which a time is not known counts for nothing else.
-  double learn(const Told& own, std::span<const uint64_t> all);
+  // The factor of a rank's change in a mean over ranks that is weighted with their updates.
+  static double weight(const Told& own, std::span<const uint64_t> all);
+
+  // Takes what this rank and all ranks told with an exchange. A round in which a time is not known has no effect.
+  void learn(const Told& own, std::span<const uint64_t> all);
 
   // This rank's updates in a round in which the slowest rank makes `updates`: at least as many, at most `most`.
   int64_t updates(int64_t updates, int64_t most) const;

@@ -148,7 +148,9 @@ class _RoundsWrap(Wrap):
         if self.rounds is None:
             return False
         with self._rescued():
-            return self.rounds.end_round(lambda: self._exchanged(True))
+            ended = self.rounds.end_round(lambda: self._exchanged(True))
+        self._exchanged(False)  # exchanges that ended no round may have been lost
+        return ended
 
     def save_checkpoint(self, path: str) -> None:
         self.end_round()

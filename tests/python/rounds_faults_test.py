@@ -92,6 +92,32 @@ def is_not_finite(kind: str) -> dict[str, Any]:
     return told
 
 
+def is_not_finite_at_the_end() -> dict[str, Any]:
+    """The exchange that end_round() completes is lost."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = rounds.new_model()
+    inner = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer = gradtune.rounds(inner, model, most=2, least=2, delay=1, dense_steps=2, **EXACT)
+    for step in range(10):
+        optimizer.zero_grad()
+        loss = rounds.loss_of(model, dist.get_rank(), step)
+        (loss * float("nan") if (dist.get_rank(), step) == (0, 9) else loss).backward()
+        optimizer.step()
+    optimizer.end_round()
+    told = {
+        "state": all(bool(value.isfinite().all()) for each in inner.state.values() for value in each.values()),
+        "equal": equal_everywhere(model.parameters()),
+        "lost": optimizer.round_progress().lost,
+    }
+    optimizer.close()
+    ranks.leave_group()
+    return told
+
+
 def has_its_own() -> dict[str, Any]:
     """Parameters that the model itself names as each rank's own."""
     import gradtune
@@ -203,6 +229,10 @@ class RoundsFaults(unittest.TestCase):
         for kind in ("AdamW", "Adagrad"):
             for told in ranks.must_run(is_not_finite, arguments=[kind]):
                 self.assertEqual(told, {"finite": True, "equal": True, "state": True, "rounds": 10, "lost": 1}, kind)
+
+    def test_a_loss_at_the_end_of_a_round_mends_the_state_at_once(self) -> None:
+        for told in ranks.must_run(is_not_finite_at_the_end):
+            self.assertEqual(told, {"state": True, "equal": True, "lost": 1})
 
     def test_parameters_of_one_rank_alone_stay_its_own(self) -> None:
         for told in ranks.must_run(has_its_own):

@@ -63,11 +63,10 @@ TEST(SiteSpeed, IgnoresTimesThatAreNone) {
 }
 
 TEST(SiteSpeed, WeighsChangesWithTheNumbersOfUpdates) {
-  SiteSpeed speed;
-  const auto weight = [&](const std::vector<int64_t>& updates) {
+  const auto weight = [](const std::vector<int64_t>& updates) {
     std::vector<uint64_t> all;
     for (const int64_t each : updates) all.push_back(SiteSpeed::pack({.updates = each, .update_ms = 1e9}));
-    return speed.learn({.updates = updates[0], .update_ms = 1e9}, all);
+    return SiteSpeed::weight({.updates = updates[0], .update_ms = 1e9}, all);
   };
   EXPECT_EQ(weight({3, 1}), 1.5);
   EXPECT_EQ(weight({1, 3}), 0.5);
